@@ -2,15 +2,16 @@
  * tracker file next to the folders, latest_checkpointed_iteration.txt, contains the newest checkpoint's iteration.
  * Megatron-LM uses the same names (training/checkpointing.py).
  *
- * A checkpoint never appears incomplete. A save writes into iter_N.tmp, syncs every file and the folder, renames the
- * folder, and then changes the tracker. The hash of every tensor is checked before the tensor's bytes are copied.
+ * An incomplete checkpoint never appears to be complete. A save writes into iter_N.tmp, syncs every file and the
+ * folder, renames the folder, and then changes the tracker. The hash of every tensor is checked before the tensor's
+ * bytes are copied.
  *
- * Each parameter part's tensors are stored as boxes of global rows and columns. If several ranks hold a box, one of
- * them writes it. A load copies the intersections between the stored boxes and the boxes that each rank needs, so a
- * checkpoint can be loaded into any parallel layout.
+ * The tensors of each parameter part are stored as boxes, which are ranges of global rows and columns. If several ranks
+ * hold a box, only one of them writes it. A load copies the intersections of the stored boxes with the boxes that each
+ * rank needs. A checkpoint can therefore be loaded into any parallel layout.
  *
- * With a Comm, all ranks in the world (the registry's mesh) must call the same functions in the same order, and all
- * ranks get the same error. A NULL Comm means that there is only one rank. */
+ * With a Comm, all ranks in the world (the registry's mesh) must call the same functions in the same order. All ranks
+ * get the same error. A NULL Comm means that there is only one rank. */
 #pragma once
 
 #include <jansson.h>
@@ -29,9 +30,9 @@ typedef struct CkptItem {
     /* The item covers only parameters that have all flags in `with` and none in `without` (ParamFlags). */
     unsigned with, without;
     DType dtype; /* a floating-point type */
-    /* loading: whether to convert tensors of another dtype; otherwise, another dtype is an error */
+    /* loading: whether to convert tensors that have another dtype; if false, another dtype is an error */
     bool convert;
-    /* saving: whether trained parameters are sharded over data-parallel ranks in `flat`; otherwise, they are
+    /* saving: whether the trained parameters in `flat` are sharded over data-parallel ranks; if false, they are
      * replicated */
     bool sharded;
     /* [n_ranges], the elements that `flat` contains, in ascending order. NULL means all elements. */
@@ -53,12 +54,13 @@ typedef struct CkptSaveOptions {
     /* number of newest checkpoints to keep; if it is <= 0, no checkpoint is deleted unless retain_interval is set */
     int64_t keep_newest;
     /* Checkpoints whose iterations are multiples of this interval are never deleted. A value <= 0 disables this rule.
-     * If it is set, keep_newest counts as at least 1. */
+     * If the interval is set, keep_newest counts as at least 1. */
     int64_t retain_interval;
 } CkptSaveOptions;
 
-/* Saves all parts of all parameters for each item, and rank 0's `state` (a borrowed object). Then deletes old
- * checkpoints. After an error, all earlier checkpoints still exist, and no incomplete checkpoint appears complete. */
+/* For each item, saves all parts of all parameters. Also saves rank 0's `state` (a borrowed object). Then deletes old
+ * checkpoints. After an error, all earlier checkpoints still exist, and no incomplete checkpoint appears to be
+ * complete. */
 Err ckpt_save(const char *dir, const CkptSaveOptions *, Comm *, const Registry *, const CkptItem *,
               int n_items, const json_t *state);
 
@@ -77,7 +79,7 @@ Err ckpt_save_finish(CkptSaving *);
  * descriptor, which the caller must close at the end, or -1 after an error. */
 Err ckpt_lock(const char *dir, int *lock);
 
-/* An open checkpoint. Its manifest is valid, and its files exist and have the correct sizes. */
+/* An open checkpoint, whose manifest is valid, and whose files exist and have the correct sizes. */
 typedef struct Ckpt Ckpt;
 
 /* Sets *iteration to the iteration in the tracker file or, if there is no tracker file, to the iteration of the
@@ -87,11 +89,12 @@ Err ckpt_latest(const char *dir, int64_t *iteration);
  * Otherwise, *dir is the path and *iteration is -1. Release *dir with free(). Returns a user error if the path is a
  * checkpoint that is not named iter_N. */
 Err ckpt_locate(const char *path, char **dir, int64_t *iteration);
-/* Lists the iterations of all checkpoints that appear complete, in ascending order. Release the list with free(). */
+/* Lists the iterations of all checkpoints that appear to be complete, in ascending order. Release the list with
+ * free(). */
 Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n);
 /* Opens the checkpoint for `iteration`, or the checkpoint that ckpt_latest finds if `iteration` is -1. If a checkpoint
- * is damaged, the error from this function, and from ckpt_verify, ckpt_load and ckpt_digest, names the newest other
- * intact checkpoint, and the option that loads it. After an error, *out is NULL. */
+ * is damaged, errors from this function, ckpt_verify, ckpt_load and ckpt_digest name the newest intact checkpoint, and
+ * the option that loads it. After an error, *out is NULL. */
 Err ckpt_open(const char *dir, int64_t iteration, Comm *, Ckpt **out);
 void ckpt_close(Ckpt *);
 /* Returns the manifest, which contains the iteration, the state and all tensors. The checkpoint owns it. */
@@ -102,7 +105,7 @@ bool ckpt_has(const Ckpt *, const char *suffix);
 bool ckpt_has_fp8_state(const Ckpt *);
 /* Checks all tensors' hashes. */
 Err ckpt_verify(const Ckpt *);
-/* Fills this rank's part of the items, and reads no other data. Together, the registries on all ranks must contain
+/* Loads this rank's part of the items, and reads no other data. Together, the registries on all ranks must contain
  * exactly the stored parameters, except for the items' optional tensors. The checkpoint or the registry may lack the
  * state for FP8 delayed scaling. Stored scales that the registry lacks are ignored, and registry scales that are not
  * stored keep their values. Padding rows also keep their values. After an error, no item has changed on any rank. After

@@ -140,8 +140,8 @@ Err ckpt_lock(const char *dir, int *lock) {
     return ERR_OK;
 }
 
-/* Removes all folders with this suffix. Renames are made durable first: if a power failure undid a rename after files
- * were deleted, a checkpoint's name would refer to a folder that has lost some of its files. */
+/* Removes all folders with this suffix. Renames are made durable first. Otherwise, a power failure could undo a rename
+ * after files were deleted, and a checkpoint would lack files. */
 static Err remove_all(const char *dir, const char *suffix) {
     int64_t *all, n;
     Err e = list(dir, suffix, &all, &n);
@@ -160,7 +160,7 @@ Err folder_clean(const char *dir) {
     return remove_all(dir, ASIDE);
 }
 
-/* Renames `from` to `to`. If `to` exists, exchanges the two folders atomically if the file system supports it.
+/* Renames `from` to `to`. If `to` exists and the file system supports it, exchanges the two folders atomically.
  * Otherwise, first renames the old `to` to `aside`, which folder_clean later deletes. */
 static Err replace(const char *from, const char *to, const char *aside) {
     if (file_exists(to)) {

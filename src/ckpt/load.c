@@ -95,8 +95,9 @@ static Err match_part(Plan *plan, Param *p, int part, const CkptItem *item) {
     if (end == first && is_optional(item, want.name)) return ERR_OK;
     if (end == first && *item->suffix)
         return err_user(
-            "'%s' has no tensor %s: its run did not train this parameter (--freeze-parameters), or trained "
-            "it with another --optimizer; omit the optimizer state with --no-load-optim",
+            "'%s' has no tensor %s: the run that saved it did not train this parameter "
+            "(--freeze-parameters), or trained it with another --optimizer; omit the optimizer state with "
+            "--no-load-optim",
             plan->ckpt->folder, ckpt_title(&want).s);
     if (end == first)
         return err_user("'%s' has no tensor %s, but the model has it; use a checkpoint of the same model, or "

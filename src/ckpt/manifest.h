@@ -8,7 +8,7 @@
  *        "byte_offset": 0, "bytes": 5184, "xxh3_128": "..."}], "xxh3_128": "..."}
  *
  * The last hash covers all bytes in the manifest before that hash's line. The parts of a fused parameter, such as q, k
- * and v, are stored separately: each part consists of the rows of all query groups in sequence, without padding rows. A
+ * and v, are stored separately. Each part consists of the rows of all query groups in sequence, without padding rows. A
  * box within a part therefore has the same meaning in every parallel layout. */
 #pragma once
 

@@ -103,7 +103,7 @@ static Err check_all_bytes(const Ckpt *c) {
     return ERR_OK;
 }
 
-/* To an error about a damaged checkpoint, adds the name of the newest other checkpoint that is intact. */
+/* Extends an error about a damaged checkpoint with the name of the newest other checkpoint that is intact. */
 static Err advise(Err e, const char *dir, int64_t damaged) {
     int64_t *all, n, found = -1;
     ckpt_list(dir, &all, &n);

@@ -12,7 +12,7 @@ struct Ckpt {
     FileMap *maps; /* [num_files]; a file is mapped when it is first read */
 };
 
-/* Checks the tensor's hash. This check must succeed before ckpt_tensor_bytes is called. */
+/* Checks the tensor's hash. Call ckpt_tensor_bytes only after this check has succeeded. */
 Err open_check(const Ckpt *, const CkptTensor *);
 const unsigned char *ckpt_tensor_bytes(const Ckpt *, const CkptTensor *);
 /* Collective: returns one rank's error on all ranks, with advice about which checkpoint to load instead. */

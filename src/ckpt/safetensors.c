@@ -49,7 +49,7 @@ static Err read_integers(const json_t *list, int64_t *out, size_t *n, size_t mos
     return ERR_OK;
 }
 
-/* Computes the number of elements in a shape. Returns false if a stride or the number would overflow. */
+/* Computes the number of elements in a shape. Returns false if a stride or the number of elements would overflow. */
 static bool count_elements(const int64_t *dim, size_t ndim, int64_t *out) {
     int64_t product = 1; /* product of the nonzero dimensions, to ensure that no stride overflows */
     *out = 1;

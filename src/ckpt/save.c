@@ -25,7 +25,7 @@ struct CkptSaving {
     char *dir;
     CkptSaveOptions options;
     Comm *comm;
-    Device *device;  /* the device of the items */
+    Device *device;  /* the device on which the items are stored */
     Manifest mine;   /* the boxes of this rank's shard, and the state */
     Source *sources; /* [mine.count]; valid until ckpt_save_start returns */
     int64_t bytes;   /* the shard's size in bytes, or 0 if this rank has no shard */
@@ -187,7 +187,7 @@ static Str texts_of_all(Comm *comm, Str mine) {
     return all;
 }
 
-/* Adds all ranks' files to the manifest, and returns all ranks' entries (on rank 0). */
+/* Adds all ranks' files to the manifest. Returns all ranks' entries on rank 0, and an empty text on other ranks. */
 static Str collect(CkptSaving *s) {
     Manifest *m = &s->mine;
     const int world = s->comm ? comm_world(s->comm) : 1;

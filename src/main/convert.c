@@ -148,7 +148,8 @@ static Err read_weights(const Job *j, const Safetensors *file, const Model *m) {
     for (int64_t i = 0; i < map.count && !e.code; i++)
         if (!hf_find(file, &map, &map.tensors[i]).values) hf_problem_add(&missing, map.tensors[i].name, "");
     hf_problem_report(&note, &missing, "missing");
-    if (note.len) fprintf(stderr, "note: heads are initialized from --seed %lld, tensors %s\n", seed, note.s);
+    if (note.len)
+        fprintf(stderr, "note: heads are initialized from --seed %lld; tensors: %s\n", seed, note.s);
     if (!e.code && hf_leaves_pooler(file, &map))
         fputs("note: the file's pooler is omitted, because no head uses it\n", stderr);
     if (!e.code && hf_leaves_layers(file, &map))

@@ -1,4 +1,4 @@
-/* The decoder-only transformer. GPT-2, Llama, Mixtral and similar models differ only in their plan's settings. As in
+/* The decoder-only transformer. GPT-2, Llama, Mixtral and similar models differ only in their plans' settings. As in
  * Megatron-LM core/models/gpt/gpt_model.py: embedding -> layers of [norm, attention, residual, norm, mlp, residual] ->
  * final norm -> output layer without bias. */
 #include <string.h>
@@ -24,7 +24,7 @@
 /* ---- additional tokens (MTP) ---- As in Megatron-LM core/transformer/multi_token_prediction.py, stack k >= 1 predicts
  * the token k + 1 positions ahead from stack k - 1's output and the token k positions ahead. */
 
-/* Returns the fields for depth k: `name` reads element k - 1 of `field`. */
+/* Returns the fields that a stack at depth k reads. Its field `name` is element k - 1 of the microbatch's `field`. */
 static const FeedField *fields_ahead(FieldId name, FieldId field, int k, Arena *arena) {
     const FeedField fields[] = {{name, field, k - 1},
                                 {FIELD_position_ids, FIELD_position_ids, 0},

@@ -24,7 +24,7 @@ static bool head_reads(const ModelPlan *p, int stack) {
 }
 
 /* Lists the flows. A stack's stream crosses the stage borders inside the stack. A stack's output crosses the borders up
- * to the end of the next stack, or up to the end of the last stack if a head reads the output. */
+ * to the end of the next stack or, if a head reads the output, up to the end of the last stack. */
 static void add_flows(ModelPlan *p) {
     const int64_t all = layers_of(p);
     p->n_flows = 2 * p->n_stacks - 1;
@@ -131,7 +131,7 @@ static void stage_init(Model *m, const StagePart *stage) {
     if (stage->head) heads_init(m);
 }
 
-/* Creates one rank's model. Its parameters are not tied yet. */
+/* Creates one rank's model, without tying its parameters. */
 static Model *model_of(const Config *c, const ModelPlace *place) {
     Registry *r = registry_new(&place->layout);
     Model *m = arena_alloc(r->arena, sizeof *m);
@@ -241,7 +241,7 @@ void model_allocate(Model *m, Device *device, DType storage, int64_t positions, 
 void model_free(Model *m) {
     if (!m) return;
     states_free(m->registry);
-    registry_free(m->registry); /* the model itself is in the registry's arena */
+    registry_free(m->registry); /* the model itself is allocated in the registry's arena */
 }
 
 /* ---- forward ---- */
@@ -281,7 +281,7 @@ static Flow heads_forward(Tape *t, const Model *m, const Feed *feed, Tensor *con
     return out;
 }
 
-/* Runs one stage. Each stack runs its layers in this stage. It runs its input before its first layer, and its final
+/* Runs one stage. Each stack runs its layers in this stage. A stack's input runs before its first layer, and its final
  * norm after its last layer. With sequence parallelism, the stream is V along the sequence over tp, otherwise I. Logits
  * are V along the vocabulary. Over cp, all tensors are V along the sequence; over dp, along samples. */
 Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) {

@@ -1,5 +1,5 @@
-/* The interface to all model families: a plan, which is a pure value computed from the options, and this rank's part of
- * the model with its forward pass. */
+/* The interface to all model families. It consists of a plan, which is a pure value computed from the options, and this
+ * rank's part of the model with its forward pass. */
 #pragma once
 
 #include "config/config.h"
@@ -115,8 +115,8 @@ Tensor *model_forward_ahead(Tape *, const Model *, int k, const Feed *);
 SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);
 
 bool model_has_experts(const ModelPlan *);
-/* These functions return a router loss's coefficient (`loss` is a RouterLoss), and the loss itself: its mean over the
- * MoE layers, summed over microbatches. `counters` is a copy of all step counters in host memory. If by_layer is not
- * NULL, it receives each layer's sum, or NaN for a layer without experts. */
+/* These functions return the coefficient of a router loss (`loss` is a RouterLoss), and its mean over the MoE layers,
+ * summed over microbatches. `counters` is a copy of all step counters in host memory. If by_layer is not NULL, it
+ * receives each layer's sum, or NaN for a layer without experts. */
 double model_router_loss_coeff(const Model *, int loss);
 double model_router_loss(const Model *, const double *counters, int loss, double *by_layer);

@@ -25,5 +25,5 @@ DeviceKind map_device(DeviceOption);
 GemmTuning map_gemm_tuning(GemmTuningOption);
 /* Returns the specification for a rank's device. */
 DeviceSpec map_device_spec(const Config *, int rank);
-/* Returns --moe-aux-loss-coeff or --moe-z-loss-coeff. If it is 0, the loss is off. */
+/* Returns --moe-aux-loss-coeff or --moe-z-loss-coeff. A value of 0 disables the loss. */
 double map_loss_coeff(const Config *, RouterLoss);

@@ -10,7 +10,7 @@
 
 EmbeddingSpec *spec_words(const Config *, Arena *);
 NormAttr spec_norm(const Config *);
-/* Returns the activation for dense MLPs, or for routed experts. */
+/* Returns the activation for routed experts if `routed` is set, and otherwise for dense MLPs. */
 ActivationAttr spec_activation(const Config *, bool routed);
 /* Returns a language model's head. `words` is the input's embedding table, to which the head is tied unless
  * --untie-embeddings-and-output-weights is given. */

@@ -48,11 +48,11 @@ typedef struct StackSpec {
     const char *name; /* the scope of the stack's parameter names, such as "decoder" */
     bool repeats;     /* whether the stack uses the parameters of an earlier stack with the same name */
     bool detached;    /* whether the stack passes no gradient to the previous stack */
-    /* the only layer's name in this scope; NULL if layers are named layers.0, layers.1, ... */
+    /* name of the stack's only layer; NULL if layers are named layers.0, layers.1, ... */
     const char *only;
     InputSpec input;
-    /* [n_fields]: all fields that the stack's input and branches read. A forward pass without the first field skips the
-     * stack. If NULL, the stack reads the microbatch's fields under the same names. */
+    /* [n_fields]: all fields that the stack's input and branches read. If a microbatch lacks the first field, its
+     * forward pass skips the stack. NULL means that the stack reads the microbatch's fields under the same names. */
     const FeedField *fields;
     int n_fields;
     int64_t positions, hidden; /* positions: length of a full sequence */

@@ -43,7 +43,7 @@ static Err case_check(const Config *c, const Golden *g) {
             (long long)g->samples, (long long)c->derived.global_batch_size,
             (long long)c->derived.micro_batch_size);
     if (c->hidden_dropout > 0 || c->attention_dropout > 0 || c->classifier_dropout > 0)
-        return err_user("with --hidden-dropout %g and --attention-dropout %g implementations draw different "
+        return err_user("with --hidden-dropout %g and --attention-dropout %g, implementations draw different "
                         "masks: set both to 0, and omit --classifier-dropout",
                         c->hidden_dropout, c->attention_dropout);
     return ERR_OK;
@@ -189,7 +189,7 @@ static uint64_t noise_key(const Param *p, const char *site) {
     return hash64(p->spec.name, strlen(p->spec.name), hash_name(site));
 }
 
-/* Adds noise to a gradient, except to elements that are exactly 0. Such elements are empty sums, such as the gradient
+/* Adds noise to a gradient, except to elements that are exactly 0. These elements are empty sums, such as the gradient
  * for a token that does not occur. */
 static void perturb_gradient(const Param *p, Device *device, const Noise *noise, uint64_t seed,
                              int64_t step) {
@@ -299,7 +299,7 @@ static void share_weights(const CaseRun *c, Comm *comm) {
     wait_for_all(comm);
 }
 
-/* Runs one turn, and returns the device. */
+/* Runs one turn, and returns the device, which the next turn uses. */
 static Device *run_turn(const CaseRun *c, Comm *comm, Device *device) {
     Trace *heard = rank_is_printer(comm) ? c->trace : NULL;
     share_weights(c, comm);

@@ -15,11 +15,11 @@ typedef struct Case {
     HfMap map;            /* maps the registry of `init` */
     /* at: offset of each of the map's tensors in a Trace's arrays; total: number of elements in each array */
     int64_t *at, total;
-    /* [i] is the number of the model's loss whose name is golden->loss_names[i]. Router losses have the highest
+    /* [i] is the number that the model gives to the loss named golden->loss_names[i]. Router losses have the highest
      * numbers. */
     int loss_of[GOLDEN_LOSSES];
     int64_t vocab;
-    Config config; /* the options passed to case_open, changed to one rank */
+    Config config; /* the options passed to case_open, modified for one rank */
     Device *device;
     Arena *arena;
 } Case;

@@ -1,4 +1,4 @@
-/* One cell in a sweep: a case in a lane and a layout. The criteria are
+/* One cell in a sweep: a case in a lane and a layout. The lanes' criteria are
  *
  *   fp64, fp32   within parity.h's bounds, compared with the oracle and with the lane's one-rank run
  *   exact        bitwise equal to the one-rank run (compared by a hash of all losses and all final parameters), which

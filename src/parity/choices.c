@@ -72,7 +72,7 @@ static Rows rows_of(const Choices *c, const Tape *t, const Call *call) {
     const Tensor *logits = call->in[0];
     const int64_t s = logits->dim[0], b = logits->dim[1];
     const int64_t first =
-        /* the sample's index in the step, because all batches have the same size */
+        /* the sample's index in the step, which has c->samples samples */
         tape_microbatch(t)->first_sample % c->samples;
     Rows r = {call, tape_context(t)->device, s * b, call->out[1]->dim[2], logits->dim[2], NULL};
     r.token = mem_alloc((size_t)(r.n + 1) * sizeof *r.token);
@@ -164,8 +164,8 @@ static double start_of(const Rows *r, Direction towards, int64_t i) {
     return most;
 }
 
-/* Lowers each margin to the smallest push in one direction that results in the wanted choice, by bisection. A margin
- * of 0 means that the choice does not differ. */
+/* By bisection, lowers each margin to the smallest push in one direction that results in the wanted choice. A margin of
+ * 0 means that the choice does not differ. */
 static void lower_margins(const Rows *r, const double *const *wanted, Direction towards, double *margin) {
     enum { HALVINGS = 40 };
     const double widest = 64; /* rounding cannot swap two experts whose logits differ by this much */
@@ -219,7 +219,8 @@ static void replace(const Rows *r, const double *const *wanted) {
     free(score);
 }
 
-/* Follows the choices. `counts` states whether to count this pass's choices, because a recomputed block runs twice. */
+/* Follows the choices. `counts` is false in one of the two runs of a recomputed block, so that its choices are counted
+ * once. */
 static void follow(const ChoiceProbe *p, const ChoiceRank *at, const Rows *r, bool counts) {
     const double **wanted = mem_alloc((size_t)(r->n + 1) * sizeof *wanted),
                  **logits = mem_alloc((size_t)(r->n + 1) * sizeof *logits);

@@ -50,8 +50,8 @@ void choices_step(ChoiceProbe *, int rank, int64_t step);
 void choices_merge(ChoiceProbe *, Comm *, int64_t step);
 /* A TapeProbe for a run's ranks. It records the routers' choices, or replaces them with the choices in `follow`. If a
  * choice differs, its margin is an upper bound on the smallest change in the logits that makes the router choose the
- * followed experts. A number d is added to these experts' logits, and subtracted from the logits of all other experts
- * (or of experts in other groups, if the router limits groups). The search starts from the router's logits, then again
- * from the followed run's logits. In the latter case, the largest difference between these logits is added to d. The
- * margin is the smallest result. */
+ * followed experts. A number d is added to these experts' logits, and subtracted from those of all other experts. If
+ * the router limits groups, it is subtracted for experts in other groups. There are two searches: one starts from the
+ * router's logits, and one from the followed run's logits. The second search adds to d the largest difference between
+ * these logits. The margin is the smallest result. */
 void choices_probe(ChoiceProbe *, const Tape *, TapePoint, const OpDef *, const Call *);

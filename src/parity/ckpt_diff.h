@@ -7,7 +7,7 @@
 
 typedef struct CkptDiffOptions {
     DiffOptions diff;
-    /* whether to omit the optimizer state and the run's progress; diff.only also omits the progress */
+    /* whether to omit the optimizer state and the run's progress, which is also omitted if diff.only is set */
     bool weights_only;
 } CkptDiffOptions;
 

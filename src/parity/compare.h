@@ -35,7 +35,7 @@ enum { ROW_LAYERS = 32 };
 
 typedef struct Row {
     char quantity[32];
-    TensorError error; /* the worst tensor's error; it has the largest ratio of error to bound */
+    TensorError error; /* errors of the worst tensor, which has the largest ratio of error to bound */
     double bound, elementwise_bound;
     char worst[160]; /* name of the worst tensor */
     int64_t rank;    /* the rank that updates the worst element, or NO_RANK if all ranks have equal values */

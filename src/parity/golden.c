@@ -42,14 +42,14 @@ static bool is_key(const char *name) {
     return false;
 }
 
-/* Reads the loss names, which are all other members of the first step. */
+/* Reads the loss names: all members of the first step that have no other meaning. */
 static Err read_loss_names(Golden *g, const json_t *step, const char *path) {
     const char *name;
     const json_t *value;
     json_object_foreach((json_t *)step, name, value) {
         if (is_key(name)) continue;
         if (g->n_losses == GOLDEN_LOSSES)
-            return err_user("'%s' names more than the maximum of %d losses", path, GOLDEN_LOSSES);
+            return err_user("'%s' names more than %d losses, which is the maximum", path, GOLDEN_LOSSES);
         g->loss_names[g->n_losses++] = mem_strdup(name);
     }
     return ERR_OK;

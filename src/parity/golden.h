@@ -34,8 +34,8 @@ typedef struct Golden {
 Err golden_open(const char *dir, Golden **);
 void golden_close(Golden *);
 /* Sets the options that run.conf omits. These are the sizes that follow from the case's tensors (vocab-size,
- * seq-length, batch sizes, train-iters), and the oracle's conventions, which differ from Megatron-LM's defaults (loss
- * per token, no dropout). For a T5 model without scaled logits, the oracle may have tied the output layer
+ * seq-length, batch sizes, train-iters), and the oracle's conventions (loss per token, no dropout), which differ from
+ * Megatron-LM's defaults. For a T5 model without scaled logits, the oracle may have tied the output layer
  * (hf_config_fit). */
 void golden_complete(const Golden *, Config *);
 /* Checks that the batches have exactly the fields that the model described by the options reads, and that ids and masks
@@ -44,5 +44,5 @@ Err golden_check(const Golden *, const Config *);
 /* Reports an error for each option on the last command line that sets the length of the run, because the case sets this
  * length. */
 void golden_refuse(Args *);
-/* Loads a step's samples batch->indices. */
+/* Loads those samples of a step whose indices are batch->indices. */
 void golden_batch(const Golden *, int64_t step, Batch *);

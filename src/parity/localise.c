@@ -123,7 +123,7 @@ static bool record_is_out(const Search *s, int rank, const Record *r, const Reco
 
 /* Returns the one-rank run's corresponding record, or NULL if the record is not compared. */
 static const Record *whole_of(const Search *s, const Record *r) {
-    if (r->received) { /* the record is the input to the op that consumes it */
+    if (r->received) { /* the record is an input to the op of the next record */
         const Record *taker = log_find(s->ref, r + 1);
         return taker && taker->from >= 0 ? &s->ref->records[taker->from] : NULL;
     }
@@ -302,7 +302,7 @@ static const Record *unsummed(const Search *s) {
     return summand_axes(s, from) && !summand_axes(s, f) ? from : NULL;
 }
 
-/* Returns whether the parameter's update was correct. If so, gathering the parameters went wrong. */
+/* Returns whether the parameter's update was correct. If so, the fault is in the gathering of the parameters. */
 static bool was_right(const Search *s) {
     const Record *f = s->found;
     if (f->kind != RECORD_START || (f->step > 0 && f->step == s->logs[s->rank].first)) return false;

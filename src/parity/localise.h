@@ -7,8 +7,8 @@
 typedef struct Finding {
     /* confirmed: whether the step's errors are within the bound if the one-rank run's tensor replaces this tensor */
     bool found, confirmed;
-    /* All ops agree until this step's update (counted from 1), in which the one-rank run is also wrong; 0 if there is
-     * no such step. */
+    /* A step, counted from 1. All ops agree with the one-rank run until this step's update, where the one-rank run is
+     * also wrong. 0 if there is no such step. */
     int64_t agrees_until;
     /* step: counted from 0; sample: the microbatch's first sample, or -1 at the end of the step */
     int64_t step, sample;

@@ -81,7 +81,7 @@ static const struct {
 } NOT_FINITE[] = {{"NaN", NAN}, {"Infinity", INFINITY}, {"-Infinity", -INFINITY}};
 enum { NOT_FINITE_COUNT = sizeof NOT_FINITE / sizeof *NOT_FINITE };
 
-/* Returns the length of the word for a non-finite number with which the text starts, or 0 if there is no such word. */
+/* If the text starts with a word for a non-finite number, returns the word's length, and otherwise 0. */
 static size_t word_length(const char *text) {
     for (int i = 0; i < NOT_FINITE_COUNT; i++) {
         const size_t n = strlen(NOT_FINITE[i].word);
@@ -126,7 +126,7 @@ static void keep_options(Log *log, const json_t *record) {
     log->options = json_incref(options);
 }
 
-/* Removes the records for steps after `start`, because a later run started from this step and replaces them. */
+/* Removes the records of steps after `start`, because a later run started from this step and replaces these records. */
 static void drop_after(Log *log, int64_t start) {
     int64_t n = 0;
     for (int64_t i = 0; i < log->n; i++)
@@ -177,7 +177,7 @@ static Err add_record(Log *log, Names *names, json_t *record, int64_t line) {
 /* ---- lines ---- */
 
 static Err no_object(const Log *log, int64_t line, const char *why) {
-    return err_user("'%s', line %lld is not a JSON object (%s); pass a file that --log-jsonl wrote",
+    return err_user("'%s', line %lld is not a JSON object (%s); pass a file written with --log-jsonl",
                     log->path, (long long)line, why);
 }
 
@@ -249,7 +249,7 @@ static Err read_log(const char *path, Names *names, Log *log) {
     fclose(f);
     keep_last(log);
     if (!e.code && !log->n)
-        e = err_user("'%s' has no record of a training step%s; pass a file that --log-jsonl wrote", path,
+        e = err_user("'%s' has no record of a training step%s; pass a file written with --log-jsonl", path,
                      log->replaced ? " after the last start of the program" : "");
     return e;
 }
@@ -266,7 +266,7 @@ typedef struct Comparison {
     Names names;
     Quantity quantity[MOST];
     int64_t common, only_a, only_b; /* numbers of steps */
-    int64_t values;                 /* how many values both logs have */
+    int64_t values;                 /* number of values that are present in both logs */
 } Comparison;
 
 /* Returns whether a quantity is a loss that is finite in neither log. Such a loss counts as a difference, unless the

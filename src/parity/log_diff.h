@@ -1,8 +1,8 @@
-/* Compares two logs that `pretrain --log-jsonl` has written. Records are aligned by step. A run's header with
- * iteration N discards earlier records of steps after N, because the run restarted from N. If several records for a
- * step remain, the last one counts. Evaluations are also compared, but measured times are not. A loss that is finite in
- * neither log counts as a difference, unless both runs skipped the step. Options that differ between the headers are
- * listed. */
+/* Compares two logs that were written with `pretrain --log-jsonl`. Records are aligned by step. If a run's header
+ * states iteration N, earlier records of steps after N are discarded, because the run restarted from N. If several
+ * records for a step remain, the last one counts. Evaluations are also compared, but measured times are not. A loss
+ * that is finite in neither log counts as a difference, unless both runs skipped the step. Options that differ between
+ * the headers are listed. */
 #pragma once
 
 #include "base/err.h"

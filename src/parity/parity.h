@@ -23,9 +23,9 @@
 #include "parity/precision.h"
 
 /* The maximum number of noise draws. A tensor's error is often the error of its most sensitive element (Adam's step
- * where the gradient is nearly 0). A single draw may barely change this element. A normal number exceeds 8 times a
- * second normal number with a probability of 8 %, but 8 times the largest of three with a probability of only 0.2 %.
- * More draws can only widen a bound, so drawing stops when all tensors pass. */
+ * where the gradient is nearly 0). A single draw may barely change this element. The probability that a normal number
+ * exceeds 8 times another one is 8 %. The probability that it exceeds 8 times the largest of three is only 0.2 %. More
+ * draws can only widen a bound, so drawing stops when all tensors pass. */
 enum { PARITY_DRAWS = 3 };
 
 typedef struct ParityReport {
@@ -45,8 +45,8 @@ typedef struct ParityReport {
 Err parity_run(const Config *, const Golden *, ParityReport *);
 /* The parts of parity_run, for callers that share runs. parity_report returns an empty report with u and K for a lane
  * (fp64, fp32). parity_noise returns the noise for a draw. parity_judge compares `ours` with `reference`, or with the
- * oracle if `reference` is NULL, and adds rows to the report. It needs the one-rank fp64 run `exact` and report->draws
- * noisy runs. */
+ * oracle if `reference` is NULL, and adds rows to the report. parity_judge needs the one-rank fp64 run `exact` and
+ * report->draws noisy runs. */
 ParityReport parity_report(const Case *, Lane);
 Noise parity_noise(const ParityReport *, int draw);
 Err parity_judge(const Case *, const Trace *ours, const Trace *exact, Trace *const *noisy,

@@ -15,7 +15,7 @@
 
 typedef struct Draw {
     Trace *x, *y, *z; /* the runs x, y and z of precision.h */
-    bool shared;      /* whether y and z belong to PrecisionShared */
+    bool shared;      /* whether y and z are owned by a PrecisionShared */
 } Draw;
 
 typedef struct Judge {
@@ -28,7 +28,7 @@ typedef struct Judge {
     Draw draw[PRECISION_DRAWS];
     double arithmetic; /* relative error of sums in the lane's arithmetic, u sqrt(K) */
     int64_t steps;
-    bool refuted; /* whether a row has failed regardless of the number of draws */
+    bool refuted; /* whether a row has failed in a way that more draws cannot change */
 } Judge;
 
 /* The number of steps per draw: enough to test warm-up, moments and decay. */
@@ -198,8 +198,8 @@ Err precision_share(const Case *of, Lane lane, const PrecisionShared *shared) {
 
 /* ---- statistics of one tensor ---- */
 
-/* A tensor under test, which has n numbers per draw, in rows of `width`. The quantity is the difference from `base`.
- * `also` is a second direction in which errors are tested. */
+/* A tensor under test, which has n numbers per draw, in rows of `width`. The quantity under test is the difference from
+ * `base`. `also` is a second direction in which errors are tested. */
 typedef struct Magnitudes {
     const double *x[PRECISION_DRAWS], *y[PRECISION_DRAWS], *z[PRECISION_DRAWS], *base[PRECISION_DRAWS],
         *also[PRECISION_DRAWS];
@@ -254,8 +254,8 @@ typedef struct Statistic {
     double value, bound;
 } Statistic;
 
-/* Returns the errors' component along a direction whose squared length is `length`, in units of this length. The mean's
- * noise is the noise of z or, if a rare event affects only x, the spread of x over the draws. */
+/* Returns the errors' component along a direction, as a multiple of the direction's vector, whose squared length is
+ * `length`. The mean's noise is the noise of z or, if a rare event affects only x, the spread of x over the draws. */
 static Statistic component(const Series *x, const Series *z, const Series *length, double arithmetic, int n) {
     Series a, of_z;
     for (int s = 0; s < n; s++) {
@@ -291,8 +291,8 @@ static double largest_element(const Magnitudes *t, const double *noise, const do
     return largest;
 }
 
-/* Judges single elements. A row may by chance have almost no rounding error, so its noise counts as at least a small
- * part of the tensor's noise, plus the arithmetic error. */
+/* Judges single elements. By chance, a row may have almost no rounding error. Its noise therefore counts as at least a
+ * small part of the tensor's noise, plus the arithmetic error. */
 static void judge_elements(const Magnitudes *t, double tensor_noise, double tensor_size, Judgement *j) {
     const int64_t rows = (t->n + t->width - 1) / t->width;
     double *noise = mem_zero((size_t)rows, sizeof *noise),
@@ -559,7 +559,7 @@ static void judge_choices(Judge *p) {
     p->refuted |= !row->pass;
 }
 
-/* Recomputes row first_row of the report and all later rows. */
+/* Recomputes the report's rows from first_row on. */
 static bool judge_all(Judge *p) {
     p->report->n = p->first_row;
     judge_curve(p, "loss", offsetof(GoldenStep, loss), gate_of(p).loss);
@@ -576,8 +576,8 @@ static bool judge_all(Judge *p) {
     return pass;
 }
 
-/* Returns the initial number of draws. With several processes, all draws run in advance, because only one process knows
- * the verdict, so the processes cannot agree to add draws. */
+/* Returns the initial number of draws. With several processes, only one process knows the verdict, so they cannot agree
+ * to add draws, and all draws run in advance. */
 static int first_draws(void) { return comm_processes() > 1 ? 16 : 4; }
 
 Err precision_judge(const Case *of, const Config *config, const PrecisionShared *shared, Report *report,

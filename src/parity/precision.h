@@ -1,8 +1,8 @@
 /* Judges a low-precision run (16-bit storage, FP8, the exact lane) against fp64, and states the test's power.
  *
- * The case is run with several draws of its weights. Each weight is multiplied by 1 + d xi to change all roundings. For
- * draw s, let x be the run under test, y the fp64 run on one rank, and z an fp64 run that rounds the values that the
- * lane stores (storage.h). Then z - y is the predicted rounding error. The fp64 runs use the experts that x chose
+ * The case is run with several random draws, each of which multiplies every weight by 1 + d xi to change all roundings.
+ * For draw s, let x be the run under test, y the fp64 run on one rank, and z an fp64 run that rounds the values that
+ * the lane stores (storage.h). Then z - y is the predicted rounding error. The fp64 runs use the experts that x chose
  * (choices.h). The correctness of y is judged separately, by the fp64 verdict against the oracle (parity.h). Over S
  * draws, each tensor must satisfy the following conditions:
  *
@@ -24,7 +24,7 @@
 
 enum { PRECISION_DRAWS = 64 };
 
-/* The report's row for the power on gradients. */
+/* The name of the report's row for the power of the tests on gradients. */
 #define PRECISION_POWER "power: gradient"
 
 typedef struct Precision {
@@ -44,6 +44,6 @@ Err precision_share(const Case *, Lane, const PrecisionShared *);
 
 /* Returns whether precision_judge judges runs with these options. */
 bool precision_is_low(const Config *);
-/* Runs the case in the lane and layout that the options set, and adds the verdict's rows to the report, except in MPI
+/* Runs the case in the lane and layout that the options set. Adds the verdict's rows to the report, except in MPI
  * processes other than rank 0. If `shared` is NULL, this function also runs y and z. */
 Err precision_judge(const Case *, const Config *, const PrecisionShared *, Report *, Precision *);

@@ -84,8 +84,8 @@ static const Record *output_of(const Log *log, const OpDef *op, const Call *call
 static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
 static bool is_trained(const Tensor *x) { return is_parameter(x) && x->flags & TENSOR_NEEDS_GRAD; }
 static bool is_value(const Tensor *x) { return x && dtype_is_float((DType)x->dtype) && !is_parameter(x); }
-/* Returns whether x was received from a different pipeline stage. Tables and loss weights were not received, because
- * they need no gradient. */
+/* Returns whether x was received from a different pipeline stage. Excludes tables and loss weights, which need no
+ * gradient. */
 static bool is_received(const Log *log, const Tensor *x) {
     return is_value(x) && x->ndim == 3 && x->flags & TENSOR_NEEDS_GRAD && !value_at(log, x->data);
 }
@@ -465,7 +465,7 @@ static int ranks_if(const Record *r, const Mesh *m, Axis axis) {
 }
 
 /* Returns whether ranks share key heads. If there are fewer groups of heads than tensor-parallel ranks, several ranks
- * hold the same key head, and divide its group's query heads among them. */
+ * hold the same key head, and divide its group's query heads among themselves. */
 static bool shares_heads(const Record *r, const Tensor *whole, int tp) {
     return r->shape.ndim == 5 && r->shape.dim[2] == 1 && tp > whole->dim[2];
 }
@@ -507,8 +507,8 @@ static int64_t in_parameter(const Record *r, const Record *whole, int64_t k) {
     return at < tensor_count(&whole->shape) ? at : -1;
 }
 
-/* Returns whether the rows have different positions from those on one rank. This is the case for rows that are grouped
- * by expert, if ranks have different tokens or experts. */
+/* Returns whether the rows' positions differ from those on one rank. This is the case for rows that are grouped by
+ * expert, if ranks have different tokens or experts. */
 static bool is_regrouped(const Record *r, const Mesh *m) {
     bool cut = false;
     for (int a = AXIS_ETP; a <= AXIS_EP; a++)

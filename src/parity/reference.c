@@ -79,7 +79,7 @@ static Err read_tensors(Reference *r, const char *path) {
     if (!logits || logits->dtype != F64 || (!of_task && logits->ndim != 3) || logits->dim[0] != r->batch.b ||
         (!of_task && logits->dim[1] != r->batch.shape.positions) || logits->dim[logits->ndim - 1] < 1)
         return err_user("'%s' is not a reference: it has no F64 tensor \"logits\" of shape [%lld, %lld, "
-                        "vocabulary], as its tokens need, or [%lld, classes]",
+                        "vocabulary], as its tokens require, or [%lld, classes]",
                         path, (long long)r->batch.b, (long long)r->batch.shape.positions,
                         (long long)r->batch.b);
     r->logits = logits->data;
@@ -195,7 +195,8 @@ static Config of_samples(const Config *options, const Reference *r, Arena *arena
     return c;
 }
 
-/* Returns the model in fp64, with weights rounded to the reference's type. Counts how many weights rounding changes. */
+/* Returns the model in fp64, with weights rounded to the reference's type. Counts how many weights are changed by
+ * rounding. */
 static Model *widened(const Registry *from, const Config *c, const Reference *r, int64_t *rounded) {
     Model *wide = model_new(c, NULL);
     model_allocate(wide, device_cpu((int)c->cpu_threads), F64, longest(r), false);

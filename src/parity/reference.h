@@ -19,7 +19,7 @@ typedef struct Reference {
     Batch batch;          /* all samples, with every input that a model can have */
     const double *logits; /* [batch.b, rows, outputs] */
     /* The number of rows per sample, and the number of outputs per row. These are the number of positions and the
-     * vocabulary size or, with a task, 1 and the number of classes or, with a multiple-choice task, 1 and 1. */
+     * vocabulary size. With a task, they are 1 and the number of classes, or 1 and 1 for multiple choice. */
     int64_t rows, outputs;
     bool
         /* Whether the reference is for a task. Its tokens are then checked against the model, because the file does not

@@ -98,8 +98,8 @@ void storage_round(void *storage, const OpDef *op, const Call *call) {
 
 /* ---- weights and moments ---- */
 
-/* Adds noise to a flat buffer where the exact lane rounds it. Untrained buffers change by fixed amounts, which always
- * round in the same way, so they are rounded and get no noise. */
+/* Adds noise to a flat buffer where the exact lane rounds it. Untrained buffers change by fixed amounts that always
+ * round in the same way, so these buffers are rounded but get no noise. */
 static void add_noise_to(Storage *s, const Registry *r, FlatBuffer buffer) {
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];

@@ -5,9 +5,9 @@
  * A one-rank run in the lane records which values are stored in 16 bits, as the types of all op outputs, in order. The
  * fp64 run executes the same ops in the same order. The log also counts stored values that are narrower than F32 but
  * should not be. Weights are rounded for forward and backward passes, but master weights are not. The optimizer's
- * moments are rounded after each update if the options require it. The lane's ops quantize FP8 operands in fp64. For
- * the exact lane, which rounds to a grid, the prediction adds uniform noise of the same size instead, so that it shares
- * no rounding with the run under test. */
+ * moments are rounded after each update if the options require it. In the fp64 run, ops quantize FP8 operands as in the
+ * lane. For the exact lane, which rounds to a grid, the prediction adds uniform noise of the same size instead, so that
+ * it shares no rounding with the run under test. */
 #pragma once
 
 #include "parity/case.h"

@@ -162,7 +162,7 @@ static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line
     cell->values = values_of(s, &cell->config);
     const Cell *other = e.code ? NULL : find_same(s, cell);
     if (other)
-        e = err_user("%s:%lld: line %lld has the same cell of %s", o->list, (long long)line,
+        e = err_user("%s:%lld: line %lld already has this cell of %s", o->list, (long long)line,
                      (long long)other->line, of->golden->name);
     if (e.code) {
         str_free(&text);

@@ -1,8 +1,9 @@
 /* Runs golden cases in the lanes and layouts given by a list, and judges each cell (cell.h). A list is a text file with
  * one cell per line, `[case] lane options...`. A case's name is the last component of its folder's path. A cell without
- * a case applies to all cases. A line for a case that was not given is ignored if a folder with the case's name is next
- * to a given case. Otherwise, the line is a user error. A repeated cell is also a user error. # begins a comment. Each
- * one-rank reference runs only once per case and lane. Each run uses a separate process (jobs.h), unless `here` is set.
+ * a case applies to all cases. A line whose case was not given is ignored if a folder with the case's name is next to
+ * the folder of a given case. Otherwise, the line is a user error. A repeated cell is also a user error. # begins a
+ * comment. Each one-rank reference runs only once per case and lane. Each run uses a separate process (jobs.h), unless
+ * `here` is set.
  *
  * A cell whose layout breaks a rule is skipped, with the rule's error message. A skipped cell does not count as
  * passed. Any other mistake in a cell's options is a user error, such as an unknown option, a number out of range, a
@@ -61,7 +62,7 @@ struct SweepOptions {
     const char *list; /* path of the list */
     char **words;     /* options for all cells, applied after run.conf and before the cell's options */
     int n_words;
-    ArgTable own;      /* the caller's options, which are allowed among the words */
+    ArgTable own;      /* the caller's options, which `words` may also contain */
     int at_once;       /* number of concurrent jobs; 0 means one per core, or one job on a GPU */
     double deadline_s; /* the time limit per cell in seconds */
     /* Whether cells run in this process. If so, a crash ends this process, and at_once and deadline_s are ignored. */

@@ -53,7 +53,7 @@ static void put_sweep(const SweepOptions *o, char *out, size_t n) {
     str_free(&text);
 }
 
-/* Returns how many words this option takes if it is one of the sweep's options, or 0 if it is not. */
+/* Returns how many words this option occupies if it is one of the sweep's options, or 0 if it is not. */
 static int count_own(const SweepOptions *o, int at) {
     const char *word = o->words[at];
     const size_t n = strcspn(word, "=");

@@ -1,9 +1,9 @@
-/* Tests every collective on data for which the exact results are known: with each type and many sizes, in place and out
- * of place, repeatedly while there is time. The size of a group is any divisor of the number of ranks, and its members
- * are consecutive or strided. All groups of a split communicate concurrently. Before each call, both buffers are filled
- * with a pattern; after it, a guard zone at the end of the output is checked. Sums that are not exact are computed
- * repeatedly and compared with the first result. Such sums are also hashed, because the order of summation may differ
- * between libraries, but not between runs. */
+/* Tests every collective on data whose exact results are known. Every type and many sizes are tested, in place and out
+ * of place, repeatedly while there is time. A group's size is any divisor of the number of ranks, and its members are
+ * consecutive or strided. All groups of a split communicate concurrently. Before each call, both buffers are filled
+ * with a pattern; after it, a guard zone at the end of the output is checked. Inexact sums are computed repeatedly, and
+ * compared with the first result. They are also hashed, because the order of summation may differ between libraries,
+ * but not between runs. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ typedef struct Check {
     size_t bytes; /* size of one buffer in bytes, without the guard */
     char *in, *out, *host;
     int64_t calls;
-    bool wrong[N_COLLECTIVES]; /* a fault of this collective has already been reported */
+    bool wrong[N_COLLECTIVES]; /* whether a fault of this collective has already been reported */
 } Check;
 
 /* The faults that a rank has found in one call. */
@@ -43,7 +43,7 @@ typedef struct Seen {
 
 /* ---- sizes ---- */
 
-/* Returns a size to test. The sizes are a few small numbers, followed by powers of two with their two neighbours. */
+/* Returns a size to test. The sizes are a few small numbers, followed by powers of two and their two neighbours. */
 static int64_t size_of(int index) {
     static const int64_t SMALL[] = {0, 1, 2, 3, 7, 8, 9};
     enum { SMALLS = sizeof SMALL / sizeof *SMALL, FIRST = 5, STEP = 3 };
@@ -163,7 +163,7 @@ static bool is_right(Check *c, const Exact *x, const Split *s, Seen *all) {
 
 static bool fits(const Check *c, const Exact *x) { return larger(x) <= c->bytes; }
 
-/* Repeats a failed call with a larger size, to show more of the fault. */
+/* Repeats a failed call with a larger size, which shows more of the fault. */
 static void diagnose(Check *c, const Exact *x, const Split *s, Seen *all) {
     enum { COUNT = 1000 };
     Exact larger = *x;
@@ -199,8 +199,8 @@ static Exact exact_of(const Check *c, const Split *s, int collective, int type, 
                    .in_place = in_place};
 }
 
-/* A variant of NCCL applies only to some collectives: trees apply only to all-reduce. No variant applies to
- * point-to-point messages. */
+/* A variant of NCCL applies only to some collectives; for example, trees apply only to all-reduce. No variant applies
+ * to point-to-point messages. */
 static bool is_of_variant(const Check *c, const Collective *of) {
     const char *variant = c->r->in->variant;
     if (!variant || of->kind == COMM_ALL_REDUCE) return true;
@@ -208,7 +208,7 @@ static bool is_of_variant(const Check *c, const Collective *of) {
 }
 
 /* Checks all collectives with one size in one split. Stops when the time is up, unless `always` is set.
- * Returns whether all of them were checked. */
+ * Returns whether all collectives were checked. */
 static bool check_size(Check *c, const Split *s, int64_t count, bool always) {
     for (int k = 0; k < N_COLLECTIVES; k++)
         for (int t = 0; t < N_EXACT_TYPES; t++)
@@ -222,7 +222,7 @@ static bool check_size(Check *c, const Split *s, int64_t count, bool always) {
     return true;
 }
 
-/* Checks one size in all splits. A verdict requires this check, so it ignores the time limit. */
+/* Checks one size in all splits. A verdict requires this check, so the time limit does not apply to it. */
 static void check_first(Check *c) {
     for (int s = 0; s < c->n_splits; s++) check_size(c, &c->split[s], FIRST_COUNT, true);
 }

@@ -39,7 +39,7 @@ static double error_of_one(int n) {
 
 int compare_least(int n_rates) { return (int)interval_least(error_of_one(n_rates) / 2); }
 
-/* Counts the rates of a stage that are compared. */
+/* Counts the rates of a stage that can be compared. */
 typedef struct Rates {
     /* few: number of rates with too few samples; absent: number of rates that the other run lacks */
     int judged, few, absent;
@@ -143,8 +143,8 @@ static Err check_good(const json_t *report, const char *path) {
     StageVerdict verdict;
     check_members(report, &verdict, why);
     if (*why)
-        return err_user("'%s' is not a report of validate with schema %d, because %s: give a file that "
-                        "'isotron validate --json' wrote",
+        return err_user("'%s' is not a report of validate with schema %d, because %s: give a file written "
+                        "by 'isotron validate --json'",
                         path, (int)VALIDATE_SCHEMA, why);
     if (verdict > VALIDATE_INCONCLUSIVE)
         return err_user("'%s' has the verdict %s: give the report of a run that passed", path,
@@ -155,8 +155,8 @@ static Err check_good(const json_t *report, const char *path) {
 static Err read_report(const char *path, Str *text) {
     const int64_t size = file_size(path);
     if (size > (int64_t)MOST_MIB << 20)
-        return err_user("'%s' is larger than %d MiB, which is too large for a report: give a file that "
-                        "'isotron validate --json' wrote",
+        return err_user("'%s' is larger than %d MiB, which is too large for a report: give a file written "
+                        "by 'isotron validate --json'",
                         path, (int)MOST_MIB);
     return file_read(path, text);
 }
@@ -336,8 +336,8 @@ static bool is_of_class(const Metric *m, const char *name) {
     return class_length(m) == strlen(name) && !strncmp(m->name, name, class_length(m));
 }
 
-/* Computes, for each round, the geometric mean of those rates in a class that both outcomes contain. Returns the number
- * of rounds. */
+/* For each round, computes the geometric mean of the rates in a class that both outcomes contain. Returns the number of
+ * rounds. */
 static int mean_rates(const Outcome *r, const Outcome *other, const char *name,
                       double mean[OUTCOME_SAMPLES]) {
     double sum[OUTCOME_SAMPLES] = {0};

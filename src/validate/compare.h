@@ -22,7 +22,7 @@ int compare_least(int n_rates);
 typedef struct RateClass {
     char name[32];
     Interval ratio;
-    bool known; /* there are enough samples for an interval */
+    bool known; /* whether there are enough samples for an interval */
 } RateClass;
 enum { RATE_CLASSES = 16 };
 /* Computes the classes, and returns their number, or 0 without a library B. */

@@ -2,10 +2,10 @@
  * value: the integer sum, rounded once to the result's type. Device i computes block i and its neighbour's block i + 1.
  * The host computes block i.
  *
- * The first result of each block is compared bitwise: the device's own block with the host's result, and the
- * neighbour's block, by hash, with its owner's result. The device then repeatedly computes both blocks and checks
- * each result: it adds the negative of the correct result and counts the zeros. The device is never idle, and every
- * result is checked. The host reads only results that differ. */
+ * The first result of each block is checked bitwise. The device's own block is compared with the host's result, and the
+ * neighbour's block, by hash, with its owner's result. The device then repeatedly computes both blocks and checks each
+ * result: it adds the negative of the correct result and counts the zeros. The device is never idle, and every result
+ * is checked. The host reads only results that differ. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -29,7 +29,8 @@ enum { K = 1024, LARGEST = 127, BLOCKS = 2, MOST_BATCH = 16 };
 static const struct {
     const char *name;
     DType in, out;
-    /* Factor of the operands. In F64, it adds 14 bits to each operand. In F16, it prevents sums from overflowing. */
+    /* Factor of the operands. In F64, the factor adds 14 bits to each operand. In F16, the factor prevents sums from
+     * overflowing. */
     double factor;
     bool fp8;
 } TYPES[] = {{"fp64", F64, F64, 0x1p14 + 1, false},

@@ -80,9 +80,9 @@ static int read_findings(const Validation *a, Finding *out) {
     return n;
 }
 
-/* Returns the score of a component. If two components explain equally many findings, the component that more findings
- * name has the higher score. A component that no finding names has the score 0, because a slow link alone is not
- * evidence against a rank. */
+/* Returns the score of a component. If two components explain the same number of findings, the component that more
+ * findings name has the higher score. A component that no finding names has the score 0, because a slow link alone is
+ * not evidence against a rank. */
 static int score(Component c, const Finding *f, int n) {
     int explained = 0, named = 0;
     for (int i = 0; i < n; i++) explained += explains(c, &f[i]), named += names(&f[i], c);

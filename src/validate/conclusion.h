@@ -1,11 +1,11 @@
-/* Finds the component that explains most findings. A long list of suspects then leads to one repair. */
+/* Finds the component that explains the most findings, so that a long list of suspects leads to one repair. */
 #pragma once
 
 #include "validate/validate.h"
 
-/* "GPU 1 (rank 1) explains 14 of 15 findings; another process holds it: python3 (pid 4711)". A finding is evidence
- * with the verdict DEGRADED or a worse one. A rank explains the findings that name the rank or one of its links. A
- * link explains the findings that name this link. A library explains the findings that name NCCL. The host explains
- * the findings of the inventory that name no rank. A finding about all ranks, such as a slow all-reduce, is explained
- * by every component that another finding names. Ties are listed. The text is empty if there are no findings. */
+/* "GPU 1 (rank 1) explains 14 of 15 findings; another process holds it: python3 (pid 4711)". A finding is evidence with
+ * a verdict of DEGRADED or worse. A rank explains the findings that name the rank or one of its links. A link explains
+ * the findings that name this link. A library explains the findings that name NCCL. The host explains the findings of
+ * the inventory that name no rank. A finding about all ranks, such as a slow all-reduce, is explained by every
+ * component that another finding names. Ties are listed. The text is empty if there are no findings. */
 void conclusion_of(const Validation *, Str *out);

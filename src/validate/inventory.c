@@ -112,8 +112,8 @@ static bool uses(const RankFacts *f, unsigned pid) {
     return false;
 }
 
-/* Returns whether a process on the GPU of `f` belongs to this run. In a container, the process numbers of the driver
- * differ from getpid(). A process then counts as part of this run if it uses the GPUs of all ranks. */
+/* Returns whether a process on the GPU of `f` belongs to this run. In a container, the driver's process ids differ from
+ * getpid(). A process then counts as part of this run if it uses the GPUs of all ranks. */
 static bool is_ours(const RankFacts *all, int n, const RankFacts *f, unsigned pid) {
     bool numbered = false, is_rank = false, everywhere = true;
     for (int i = 0; i < n; i++) {

@@ -7,8 +7,8 @@
 
 static const double FLOOR = 0.45, ERROR = INTERVAL_ERROR / 2;
 
-/* Returns an NVLink's rate in GB/s in each direction. The kind of GPU determines this rate, because some drivers report
- * the fourth generation of NVLink as the fifth. */
+/* Returns an NVLink's rate in GB/s in each direction. The rate is derived from the kind of GPU, because some drivers
+ * report the fourth generation of NVLink as the fifth. */
 static double of_nvlink(int sm) {
     if (sm >= 100) return 50;
     if (sm >= 86 && sm < 90) return 14.0625;

@@ -11,8 +11,8 @@ typedef enum RoofKind { ROOF_NOT_KNOWN, ROOF_PCIE, ROOF_NVLINK } RoofKind;
 
 typedef struct LinksRoof {
     RoofKind kind;
-    /* GB/s in each direction: the highest rate of all ranks, or 0 if it is unknown. of_pair is the rate between two
-     * ranks, which can use all links of a GPU only through switches or in a world of two ranks. */
+    /* GB/s in each direction, or 0 if unknown. rate: the highest rate of all ranks; of_pair: the rate between two
+     * ranks. A pair can use all links of a GPU only through switches or in a world of two ranks. */
     double rate, of_pair;
     int weakest;     /* the rank with the lowest rate, or -1 if all ranks have the same rate */
     char of[80];     /* "18 NVLinks of 25 GB/s" */

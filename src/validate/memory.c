@@ -1,6 +1,6 @@
 /* Tests device memory with patterns: the host creates a pattern, and the device copies it to each block of a region.
  * The device then compares each block with the pattern, and the host reads the blocks that differ. The share of free
- * memory and the time for all patterns limit the region's size. The address of an error locates it.
+ * memory and the time for all patterns limit the region's size. An error is reported with its address.
  *
  * The comparison consists of ops, which add the negated pattern as F32 and count the zeros. The sum of two numbers is 0
  * only if they are opposite, so every word of a pattern must be a finite nonzero number. The highest two exponent bits
@@ -30,7 +30,8 @@ static uint32_t random_word(uint32_t at) {
     x = (x ^ x >> 13) * UINT32_C(0xc2b2ae35);
     return (x & ~LOWER) | (~x & UPPER) >> 1;
 }
-/* Returns a word with one set bit, which walks over all bits except the highest two of the exponent. */
+/* Returns a word in which one bit is set. As `at` increases, this bit walks over all bits except the exponent's highest
+ * two. */
 static uint32_t walking_one(uint32_t at) { return LOWER | (at % 30 == 29 ? SIGN : UINT32_C(1) << at % 30); }
 static uint32_t fives(uint32_t at) { return UINT32_C(0x55555555) | (at & 0); }
 
@@ -168,8 +169,8 @@ static double seconds_of_block(const Region *g) {
     return (double)(clock_ns() - start) * 1e-9 / (double)n;
 }
 
-/* Returns how much memory all patterns can visit within the budget, from the measured time of a pattern and of a
- * block. */
+/* Measures the time for a pattern and for a block, and returns how much memory all patterns can cover within the
+ * budget. */
 static size_t affordable(Region *g) {
     make_pattern(g, 0), write_block(g, 0), count_block(g, 0); /* a warm-up */
     device_wait(g->r->device);

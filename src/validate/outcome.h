@@ -75,8 +75,8 @@ typedef struct Outcome {
 #define PRINTS(n) __attribute__((format(printf, n, n + 1)))
 /* Adds evidence. If the list is full, the new evidence replaces less severe evidence. */
 void outcome_add(Outcome *, StageVerdict, const char *suspect, const char *fmt, ...) PRINTS(4);
-/* Adds a limit, which names something that is not certified. A repeated limit is stored once. If there is no room for
- * a fact, a metric or a limit, a limit reports this. */
+/* Adds a limit, which names something that is not certified. A repeated limit is stored once. If a fact, a metric or a
+ * limit does not fit, a limit reports this. */
 void outcome_limit(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_fact(Outcome *, bool lasting, const char *name, const char *fmt, ...) PRINTS(4);
 void outcome_doing(Outcome *, const char *fmt, ...) PRINTS(2);

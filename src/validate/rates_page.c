@@ -21,7 +21,7 @@ typedef struct Rate {
 
 typedef struct RatesPage {
     const Validation *a;
-    /* whether two libraries are compared; whether roofs are known; whether the rates of a good run are known */
+    /* whether two libraries are compared, whether roofs are known, and whether the rates of a good run are known */
     bool two, roofs, goods;
     double most; /* the share at the end of the axis */
 } RatesPage;

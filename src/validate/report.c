@@ -151,7 +151,7 @@ void validate_count(const Validation *a, Str *out) {
     bool said[STAGES] = {false};
     for (int i = 0; i < STAGES; i++) {
         const char *why = said[i] ? NULL : why_none(&a->row[i]);
-        for (int k = i; why && k < STAGES; k++) { /* this stage and later ones with the same reason */
+        for (int k = i; why && k < STAGES; k++) { /* lists this stage and later stages with the same reason */
             const char *other = why_none(&a->row[k]);
             if (!other || strcmp(other, why)) continue;
             str_printf(out, "%s%s", k == i ? "; " : ", ", a->row[k].name);

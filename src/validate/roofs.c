@@ -89,8 +89,8 @@ static void finish(const StageRank *r, bool gpu, const NvmlLoad *load, int round
         outcome_limit(r->out, "roofs: the stated rates of this GPU, which are not known");
 }
 
-/* Returns whether more rounds are needed for a comparison with a good run. On GPUs, a run without a good run also
- * performs these rounds, because a later run may be compared with it. */
+/* Returns whether more rounds are needed for a comparison with a good run. On GPUs, these rounds are also performed
+ * without a good run, because a later run may be compared with this one. */
 static bool needs_more(const StageRank *r, bool gpu, int rounds) {
     int rates = 0;
     for (int i = 0; i < N_ITEMS; i++) rates += gpu ? r->world : ITEMS[i].on_cpu;

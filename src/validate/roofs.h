@@ -8,7 +8,7 @@ typedef struct Roof {
     const char *name, *unit;
     DType type;  /* the type of a GEMM */
     bool copy;   /* true for a copy, false for a GEMM */
-    bool on_cpu; /* if true, it is also measured on a CPU */
+    bool on_cpu; /* whether it is also measured on a CPU */
 } Roof;
 
 /* Adds evidence against each of the n devices whose best rate is too low. Rates are compared with the median

@@ -215,8 +215,8 @@ static void run_turn(Runner *x, bool is_b, bool in_new) {
         end_kept(x, is_b);
 }
 
-/* Starts a turn. GEMM tuning is off by default, because measuring the algorithms of a GEMM takes seconds, too long for
- * a stage. */
+/* Starts a turn. GEMM tuning is off by default, because measuring the algorithms of a GEMM takes seconds, which is too
+ * long for a stage. */
 static Turn *next_turn(Runner *x, int stage, bool is_b, double seconds) {
     const ValidateOptions *o = x->options;
     Turn *t = x->turn[is_b];
@@ -321,7 +321,7 @@ static double variants_seconds(const ValidateOptions *o, int stage, double secon
     return stage == STAGE_collectives && seconds / 2 >= least ? seconds / 2 : 0;
 }
 
-/* Returns whether both libraries run concurrently. Drills do, because they spend most of their time waiting. */
+/* Returns whether both libraries run concurrently, as in drills, which spend most of their time waiting. */
 static bool runs_both(const Runner *x, int stage) {
     return stage == STAGE_hang && compares_libraries(x->options, stage) && !x->exclusive;
 }

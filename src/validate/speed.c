@@ -1,11 +1,11 @@
 /* Measures speed between ranks: the bus bandwidth of collectives, the bandwidth of each pair of ranks in both
- * directions, and how long each rank needs for equal work before it arrives. Each round samples all of these, so that
- * slow changes of the machine affect all of them equally. A pair or a rank is slow if the entire confidence interval
- * of its median (base/statistics.h) is below a fraction of the upper quartile of its siblings. In a world of two
- * ranks, the only sibling is the other direction of the link, or the arrival of the other rank. The interval then has
- * to be below a fraction of the sibling's entire interval. If all links of a rank are slow, the rank is the suspect;
- * otherwise, the suspect is the link. If all links of the world are slow, the comparison with their roof
- * (links_roof.h) detects this. */
+ * directions, and how long each rank needs for equal work (its arrival). Each round samples all of these, so that slow
+ * changes of the machine affect all of them equally. A pair or a rank is slow if the entire confidence interval of its
+ * median (base/statistics.h) is below a fraction of the upper quartile of its siblings. In a world of two ranks, the
+ * only sibling is the other direction of the link, or the arrival of the other rank. The interval then has to be below
+ * a fraction of the sibling's entire interval. If all links of a rank are slow, the rank is the suspect; otherwise, the
+ * suspect is the link. If all links of the world are slow, the comparison with their roof (links_roof.h) detects
+ * this. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,14 +22,14 @@
 #include "validate/links_roof.h"
 #include "validate/stage.h"
 
-/* ROUND_SAMPLES: number of samples per link and rank in a round. PASSES: maximum number of worlds (sets of new ranks)
- * in which links are measured. REPEATS: number of calls in a sample. A sample of short GPU calls has SHORT times as
- * many calls, because the overhead at the start of a sample differs between processes. */
+/* ROUND_SAMPLES: number of samples per link and rank in a round. PASSES: maximum number of worlds (newly created sets
+ * of ranks) in which links are measured. REPEATS: number of calls in a sample. A sample of short GPU calls has SHORT
+ * times as many calls, because the overhead at the start of a sample differs between processes. */
 enum { MOST_PAIRED = 12, SIZES = 2, ROUND_SAMPLES = 2, PASSES = 2, REPEATS = 2, SHORT = 8 };
 
 typedef struct Speed {
     StageRank *r;
-    bool second;      /* something was slow in the first world */
+    bool second;      /* whether something was slow in the first world */
     bool gpu, shared; /* shared: ranks share a device and its memory */
     /* message: bytes in a message over a link, more than the caches can hold; most: bytes in the largest collective */
     size_t message, most;
@@ -117,7 +117,7 @@ static void sample_link(Speed *s, int from, int to, bool keep) {
                            .n = (int64_t)s->message,
                            .peer = r->rank == low,
                            .device = r->device};
-    /* This warm-up puts the caches into the same state for each link. */
+    /* a warm-up, so that the caches are in the same state for each link */
     if (takes_part) comm_run(r->comm, &call);
     device_wait(r->device);
     stage_barrier(r);
@@ -137,7 +137,7 @@ static void sample_arrival(Speed *s, bool keep) {
     double *all = mem_zero((size_t)r->world, sizeof *all);
     STAGE_DOING(r, "arrival of the ranks");
     stage_barrier(r);
-    /* This warm-up is needed because the caches of the rank that waited longest are cold. */
+    /* a warm-up, because the caches of the rank that waited longest are cold */
     call_run(&OPS[OP_linear], &call);
     device_wait(r->device);
     const int64_t start = clock_ns();
@@ -441,7 +441,7 @@ static void finish(const Speed *s, const Slow *slow) {
         outcome_limit(r->out, "speed: between ranks that share a device and its memory");
 }
 
-/* The stage's state over its worlds. */
+/* The state that the stage keeps across its worlds. */
 typedef struct Passes {
     Slow slow;
     int pass;
@@ -464,8 +464,8 @@ static Err on_rank(StageRank *r) {
     return ERR_OK;
 }
 
-/* The placement of memory and threads affects the caches of a CPU, so a link or a rank counts as slow only if it is
- * slow in each of several worlds. If the first world needs too much time, no other world is measured. */
+/* The placement of memory and threads affects the caches of a CPU. A link or a rank therefore counts as slow only if it
+ * is slow in each of several worlds. If the first world needs too much time, no other world is measured. */
 Err stage_speed(const StageInput *given) {
     Passes passes = {.again = true};
     StageInput in = *given;

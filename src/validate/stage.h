@@ -28,7 +28,7 @@ Err parity_find_golden(const char *given, char **out);
 /* A rank within a stage. */
 typedef struct StageRank {
     const StageInput *in;
-    Comm *comm; /* NULL if there is one rank */
+    Comm *comm; /* NULL if there is only one rank */
     Device *device;
     int rank, world;
     int sharing;    /* number of ranks, including this one, on this rank's device */

@@ -42,7 +42,7 @@ typedef struct ValidateOptions {
     bool allow_changes;  /* if true, versions may differ from the good run's */
     int argc;            /* the command line, from which commands that repeat a stage are built */
     char **argv;
-    /* is called when a signal ends a run under a launcher */
+    /* called when a signal ends a run under a launcher */
     void (*report)(const struct Validation *, void *arg);
     void *arg;
 } ValidateOptions;
@@ -81,8 +81,8 @@ Err validate_run(const ValidateOptions *, Validation *);
 void validate_free(Validation *);
 StageVerdict validate_verdict(const Validation *);
 
-/* Write reports as text (which is printed after the progress lines), JSON, JUnit XML, and a self-contained HTML
- * page. */
+/* These functions write reports as text (which is printed after the progress lines), JSON, JUnit XML, and a
+ * self-contained HTML page. */
 void validate_print(const Validation *, Str *out);
 /* Formats "7 of 9 stages; speed, hang: not run because it needs 2 ranks, and there is 1". */
 void validate_count(const Validation *, Str *out);

@@ -266,7 +266,7 @@ for kind in ("BOOL", "U8", "I64", "F8_E4M3", "C64", "NEW"):
         else:
             tensors.write(folder / "model.safetensors", halves[0] | halves[1], {})
         said = convert("--from-hf", folder, "--save", WORK / "refused", expect=2)
-        assert f"tensors 1 of a dtype that is not F64, F32, BF16 or F16: '{name}' ('{kind}')" in said, said
+        assert f"tensors: 1 of a dtype that is not F64, F32, BF16 or F16: '{name}' ('{kind}')" in said, said
         assert not (WORK / "refused").exists(), said
         if sharded:
             tensors.write(folder / "1.safetensors", halves[1] | {name: weights[name]}, {})

@@ -48,8 +48,8 @@ def refuses(edit, *parts, **changes):
 
 kind, shape, content = weights[NAME]
 norm = "model.norm.weight"
-refuses({SCALE: None}, f"tensors 1 missing: '{SCALE}'")
-refuses({NAME: None}, f"tensors 1 missing: '{NAME}'")
+refuses({SCALE: None}, f"tensors: 1 missing: '{SCALE}'")
+refuses({NAME: None}, f"tensors: 1 missing: '{NAME}'")
 refuses({NAME: ("BF16", shape, 2 * content)}, f"1 of a quantized weight with another shape or dtype: '{NAME}' (BF16 [")
 refuses({NAME: ("F8_E5M2", shape, content)}, f"'{NAME}' (F8_E5M2 [")
 refuses({NAME: (kind, shape[::-1], content)},

@@ -28,8 +28,8 @@ def refuses(edit, *parts, quantization={"quant_method": "mxfp4"}):
     quantized.refuses(PACKED, edit, *parts, quantization=quantization)
 
 
-refuses({SCALES: None}, f"tensors 1 missing: '{SCALES}'")
-refuses({BLOCKS: None}, f"tensors 1 missing: '{BLOCKS}'")
+refuses({SCALES: None}, f"tensors: 1 missing: '{SCALES}'")
+refuses({BLOCKS: None}, f"tensors: 1 missing: '{BLOCKS}'")
 refuses({GATE_UP: plain[GATE_UP]},
         f"1 unexpected: '{GATE_UP}' (the file also contains this weight in quantized form: remove one of the two)")
 refuses({BLOCKS: (kind, [experts, rows, groups * size], content)},

@@ -153,7 +153,7 @@ for line, sentence in (("fp64 --tensor-model-paralel-size 2", "list:2: '--tensor
                        ("fp64 --junit x", "list:2: --junit is not used in a cell"),
                        ("fp64 --sweep x", "list:2: --sweep is not used in a cell"),
                        ("fp64 --help", "list:2: --help has no effect"),
-                       ("fp64  --ranks 2", "list:2: line 1 has the same cell"),
+                       ("fp64  --ranks 2", "list:2: line 1 already has this cell"),
                        ("fp64 --train-iters 3", "list:2: --train-iters is not used"),
                        ("fp64 --tensor-model-parallel-size 0", "list:2: --tensor-model-parallel-size must be"),
                        ("fp64 --lr -1", "list:2: --lr must be"), ("fp64 --ranks 99999999", "list:2: --ranks must be"),
@@ -202,8 +202,8 @@ assert reports[0].exists()  # an option with an error changes nothing
 # ---- an option for all cells may make two cells equal
 pair = ["gpt2-layouts fp64 --tensor-model-parallel-size 2 --ranks 2", "gpt2-layouts fp64 --ranks 2"]
 sweep(pair, "--sweep-dry-run")
-assert "list:2: line 1 has the same cell of gpt2-layouts" in sweep(pair, "--tensor-model-parallel-size", 2,
-                                                                   "--sweep-dry-run", expect=2)
+assert "list:2: line 1 already has this cell of gpt2-layouts" in sweep(pair, "--tensor-model-parallel-size", 2,
+                                                                       "--sweep-dry-run", expect=2)
 
 # ---- a dry run plans cells without running them; options for all cells are applied to each
 out = sweep(RIGHT + ["fp64 --tensor-model-parallel-size 3"], "--sweep-dry-run", "--device", "cuda",

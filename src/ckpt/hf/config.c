@@ -185,8 +185,8 @@ static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, c
     return w.family;
 }
 
-/* Counts the values that the type implies and that differ from the model's. A different model family counts more than
- * all values together. A type without a row for --model is a GPT. */
+/* Counts the values implied by the type that differ from the model's values. A different model family counts more than
+ * all different values together. A type without a row for --model is a GPT. */
 static int count_unlike(const HfType *t, const Config *filled) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
@@ -206,7 +206,8 @@ static int count_unlike(const HfType *t, const Config *filled) {
     return unlike;
 }
 
-/* Returns an error if the type belongs to another model family, or if only the type or only the model has experts. */
+/* Returns an error if the type belongs to another model family, or if only one of the type and the model has
+ * experts. */
 static Err check_kind(const HfType *t, const Config *c) {
     const HfRow *rows[HF_MOST_ROWS];
     const char *family = ModelFamily_spellings[MODEL_gpt], *own = ModelFamily_spellings[c->model];
@@ -268,8 +269,8 @@ static Err check_exportable(const Config *c) {
         c->derived.activation != MLP_GELU_ERF)
         return err_user(
             "this model cannot be exported: Megatron-LM's --activation gelu means gelu-tanh in its layers "
-            "and gelu-erf in its head, which no Hugging Face BERT has. Train with --activation gelu-tanh or "
-            "--no-bias-gelu-fusion");
+            "and gelu-erf in its head, and no Hugging Face BERT has both. Train with --activation gelu-tanh "
+            "or --no-bias-gelu-fusion");
     if (c->derived.num_moe_layers && (c->derived.sinkhorn || c->derived.quantile))
         return err_user(
             "this model cannot be exported: no Hugging Face model type that Isotron can export balances "

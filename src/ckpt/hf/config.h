@@ -21,7 +21,7 @@ Err hf_config_parse(const char *path, const Str *conf, Arena *, Config *);
  *   contain an output layer that is not a copy of the embedding;
  * - whether the model has layers that predict additional tokens (MTP): transformers never writes their weights. */
 void hf_config_fit(Config *, const Safetensors *weights);
-/* Sets whether a pretrained BERT has the sentence-pair head. A model has a head if its type has this head, and if the
+/* Sets whether a pretrained BERT has the sentence-pair head. It has this head if its type has one, and if either the
  * weights contain the head or init_missing is set. The options of other models are unchanged. */
 void hf_config_fit_heads(Config *, const Safetensors *weights, bool init_missing);
 /* Writes the text of config.json, and sets the family for the tensors' names. The type is hf_model_type if given, and
@@ -34,7 +34,7 @@ const char *hf_config_type(const Config *);
 /* Returns an error if hf_model_type is given and cannot describe the model. */
 Err hf_config_check_type(const Config *);
 /* Compares model a's options with those of b, which was read from a config.json. Compares only options that affect the
- * model's output. An error names the first differing option and both values. Sets *differences to the number of
+ * model's output. The error names the first option that differs, and both values. Sets *differences to the number of
  * differing options. A different dropout causes only a note, because some model types have no key for dropout. */
 Err hf_config_compare(const Config *a, const Config *b, Str *notes, int *differences);
 /* Imports the config.json at `path`, and calls hf_config_compare with the result. */

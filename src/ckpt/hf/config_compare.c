@@ -1,5 +1,5 @@
-/* Compares configurations in a canonical form, which describes each model in only one way. Options that have no effect
- * are set to equal values. */
+/* Compares configurations in a canonical form, in which each model has exactly one description. Options that have no
+ * effect are set to fixed values. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -77,7 +77,7 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     }
 }
 
-/* Resets options that have no effect because all of the model's layers have rotation, or none has. */
+/* Resets options that have no effect if all or none of the model's layers have rotation. */
 static void plain_layers(Config *c, const Config *fresh) {
     int64_t rotated = 0;
     for (int64_t i = 0; i < c->num_layers; i++) rotated += c->derived.layer_rotated[i];

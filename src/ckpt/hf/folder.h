@@ -31,7 +31,7 @@ typedef struct HfModel {
 } HfModel;
 
 /* Writes config.json, generation_config.json, model.safetensors (weights as `dtype`) and the tokenizer's files. First
- * writes the files to a folder inside `dir`, reads the model back and compares it (hf_config_read_back), and if nothing
+ * writes the files to a folder inside `dir`, reads the model back and compares it (hf_config_read_back). If nothing
  * differs, moves the files to `dir`. Returns an error if the folder is not empty, unless `overwrite` is set. With
  * `overwrite`, removes other weights in the folder, and returns an error if an old tokenizer file would remain. If an
  * error occurs before the move, `dir` is unchanged. */

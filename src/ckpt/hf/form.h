@@ -1,4 +1,4 @@
-/* The forms of rows (type.h). A form converts a row's key in config.json to options, and options to the key. */
+/* The forms of rows (type.h). A form converts between a row's key in config.json and options. */
 #pragma once
 
 #include <jansson.h>
@@ -27,7 +27,7 @@ typedef struct HfWriter {
     HfFamily family;      /* family for the tensors' names: the type's family, unless a form changes it */
 } HfWriter;
 
-/* A pair of functions that read and write a row. A NULL function does nothing. */
+/* A pair of functions that read and write a row. NULL means that there is nothing to read or write. */
 struct HfForm {
     void (*read)(HfReader *, const HfRow *);
     void (*write)(HfWriter *, const HfRow *);
@@ -36,7 +36,7 @@ struct HfForm {
 /* The layers that have a sliding window. */
 typedef enum HfWindows {
     HF_WINDOWS_NONE,
-    HF_WINDOWS_ALL,       /* all layers have a window, if sliding_window is a number */
+    HF_WINDOWS_ALL,       /* all layers have a window if sliding_window is a number */
     HF_WINDOWS_ALTERNATE, /* the layers that layer_types lists; default: layers 0, 2, ... */
     HF_WINDOWS_PERIOD, /* the layers that layer_types lists; default: all except every sliding_window_pattern-th */
     HF_WINDOWS_ROTATED,         /* like PERIOD with period 4; layers without a window have no rotation */
@@ -46,9 +46,9 @@ typedef enum HfWindows {
     HF_WINDOWS_FOURTH,          /* like PERIOD, but the period is always 4 */
     HF_WINDOWS_AFTER_FIRST,     /* like PERIOD, but the first of every 4 layers has full attention */
     HF_WINDOWS_LISTED,          /* the layers that layer_types lists; default: all layers */
-    HF_WINDOWS_LAST, /* layers of layer_types; default: from max_window_layers on, if sliding_window is a number */
+    HF_WINDOWS_LAST,     /* like LISTED; default: from max_window_layers on, if sliding_window is a number */
     HF_WINDOWS_SWITCHED, /* like ALL, if use_sliding_window is true */
-    HF_WINDOWS_LATE,     /* like SWITCHED, but layers of layer_types; default: from max_window_layers on */
+    HF_WINDOWS_LATE,     /* like LISTED, if use_sliding_window is true; default: from max_window_layers on */
     HF_WINDOWS_EVEN,     /* like LATE; default: layers 0, 2, ... below max_window_layers */
 } HfWindows;
 
@@ -93,8 +93,8 @@ int64_t hf_get_count(HfReader *, const char *key, int64_t fallback);
 double hf_get_real(HfReader *, const json_t *in, const char *key, double fallback);
 bool hf_get_flag(HfReader *, const json_t *in, const char *key, bool fallback);
 const char *hf_get_text(HfReader *, const json_t *in, const char *key, const char *fallback);
-/* Returns the integer in config.json that determines `option` for this model type. Finds the type's row for that option,
- * and reads the row's key. */
+/* Returns the integer in config.json that determines `option` for this model type. Finds the type's row for that
+ * option, and reads the row's key. */
 int64_t hf_get_option(HfReader *, int option);
 /* Returns n times the size that hf_get_option returns. The product must be within the range of the row's option. If it
  * is not, the error names the row's key if present, and otherwise the key that contains the size. */
@@ -123,6 +123,6 @@ void hf_value_write(HfWriter *, const HfRow *);
 /* Returns the part of a BERT's class name after the model's name, such as "ForMaskedLM". */
 const char *hf_bert_head(const Config *);
 
-void hf_put(HfWriter *, const char *key, json_t *value); /* takes over the caller's reference */
+void hf_put(HfWriter *, const char *key, json_t *value); /* takes ownership of the caller's reference */
 void hf_put_size(HfWriter *, const char *key, int64_t);
 void hf_put_flag(HfWriter *, const char *key, bool);

@@ -50,7 +50,7 @@ static void normalized_write(HfWriter *w, const HfRow *row) {
     hf_put_flag(w, row->key, w->config->moe_router_topk > 1);
 }
 
-/* Reads quick GELU's factor. Isotron supports only the usual factor. */
+/* Reads quick GELU's factor. Isotron supports only the usual factor, 1.702. */
 static void quick_gate_read(HfReader *r, const HfRow *row) {
     (void)row;
     if (hf_get_real(r, NULL, "swiglu_alpha", 1.702) != 1.702)

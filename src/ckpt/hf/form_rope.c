@@ -27,8 +27,8 @@ static const json_t *get_object(HfReader *r, const char *key) {
     return v;
 }
 
-/* Returns the object with this key, or NULL if it is absent or empty. The object's numbers must apply to every
- * layer. */
+/* Returns the object with this key, or NULL if it is absent or empty. Returns NULL and sets an error if the object has
+ * separate values for each kind of layer. */
 static const json_t *get_flat(HfReader *r, const char *key) {
     const json_t *v = get_object(r, key);
     if (has_objects(v)) hf_refuse(r, key, "but separate values for each kind of layer are not supported");
@@ -72,8 +72,8 @@ static const json_t *usual_rope(HfReader *r) {
 }
 
 /* Returns the object that contains the rotation parameters, or NULL if there is none. In transformers, rope_scaling
- * (older files) takes precedence over rope_parameters. An empty object counts as absent. A type may have an object that
- * replaces both if neither exists. */
+ * (older files) takes precedence over rope_parameters. An empty object counts as absent. A type may define an object
+ * that is used if neither exists. */
 static const json_t *find_rope(HfReader *r, const char **key) {
     if (has_two_rotations(r)) return find_rope_of_kind(r, FULL, key);
     const json_t *scaling = get_flat(r, *key = SCALING);
@@ -83,8 +83,8 @@ static const json_t *find_rope(HfReader *r, const char **key) {
                                                                          : usual_rope(r);
 }
 
-/* Reads a number from the object that find_rope returns, which may use another name for it, or else from the root
- * object. */
+/* Reads a number from the object that find_rope returns, where it may have another name. If it is missing there, reads
+ * it from the root object. */
 static double get_rope_number(HfReader *r, const HfRow *row, const char **place) {
     const json_t *in = find_rope(r, place);
     const char *inside = row->word ? row->word : row->key;
@@ -221,8 +221,8 @@ static void set_scaling_number(HfReader *r, const json_t *in, const char *in_key
     hf_set_real(r, option, hf_get_real(r, in, key, 1));
 }
 
-/* Returns the original context length, which is the model's length by default. A number outside the object takes
- * precedence over a number inside the object, unless the model has two kinds of rotation. */
+/* Returns the original context length, which is the model's context length by default. A number outside the object
+ * takes precedence over a number inside the object, unless the model has two kinds of rotation. */
 static double get_original_length(HfReader *r, const json_t *in) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  inside = hf_get_real(r, in, ORIGINAL, positions);
@@ -279,8 +279,8 @@ static void set_long_rope(HfReader *r, const json_t *in, const char *in_key) {
     set_attention_factor(r, in, in_key, original);
 }
 
-/* Sets the YaRN options. A null factor means max_position_embeddings divided by the original length. transformers reads
- * mscale only if mscale_all_dim is also set. Latent attention always scales its scores by mscale_all_dim. */
+/* Sets the YaRN options. A null factor means max_position_embeddings divided by the original length. In transformers,
+ * mscale is read only if mscale_all_dim is also set. Latent attention always scales its scores by mscale_all_dim. */
 static void set_yarn(HfReader *r, const json_t *in, const char *in_key) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  original = get_original_length(r, in),
@@ -304,8 +304,8 @@ static const char *get_rope_type(HfReader *r, const json_t *in) {
     return in ? hf_get_text(r, in, "rope_type", hf_get_text(r, in, "type", "default")) : "default";
 }
 
-/* Reads whether layers with rotation normalize their heads without a gain. transformers normalizes heads after the
- * rotation, which cancels the rotation's attention factor. */
+/* Reads whether layers with rotation normalize their heads without a gain. In transformers, heads are normalized after
+ * the rotation, which cancels the rotation's attention factor. */
 static void rotated_norm_read(HfReader *r, const HfRow *row) {
     if (!hf_get_flag(r, NULL, row->key, row->fallback != 0)) return;
     const char *key;
@@ -345,8 +345,8 @@ static void local_base_write(HfWriter *w, const HfRow *row) {
            json_pack("{s:o, s:{s:s, s:f}}", FULL, full, SLIDING, "rope_type", "default", "rope_theta", base));
 }
 
-/* Sets the dynamic NTK options. If a sample is longer than the model's length, the frequencies depend on the sample's
- * length. */
+/* Sets the dynamic NTK options. If a sample is longer than max_position_embeddings, the frequencies depend on the
+ * sample's length. */
 static void set_dynamic(HfReader *r, const json_t *in, const char *in_key) {
     set_scaling_number(r, in, in_key, "factor", OPTION_rope_dynamic_factor);
     hf_set_size(r, OPTION_rope_scaling_original_max_position_embeddings,
@@ -379,8 +379,8 @@ static void set_type(HfReader *r, PositionEmbedding type) {
                     RopeType_spellings[type == POSITION_YARN ? ROPE_TYPE_YARN : ROPE_TYPE_ROPE]);
 }
 
-/* Sets the temperature options. transformers derives the number of positions that share a temperature only for scaling
- * types that need this number. */
+/* Sets the temperature options. In transformers, the number of positions that share a temperature is derived only for
+ * scaling types that need it. */
 static void set_temperature(HfReader *r, const json_t *in, const char *in_key, const char *type) {
     static const char *const DERIVED[] = {"llama3", "longrope", "yarn"};
     const double scale = hf_get_real(r, in, TEMPERATURE, 0);
@@ -426,7 +426,7 @@ static void rope_scaling_read(HfReader *r, const HfRow *row) {
     set_scaling(r, in, key);
 }
 
-/* Reads position_embedding_type. Unless it is rope, the model has no position embeddings. */
+/* Reads position_embedding_type. If its value is not "rope", the model has no position embeddings. */
 static void rope_if_named_read(HfReader *r, const HfRow *row) {
     if (!strcmp(hf_get_text(r, NULL, "position_embedding_type", "none"), "rope"))
         rope_scaling_read(r, row);
@@ -442,7 +442,7 @@ static json_t *factors_json(const TextList *factors) {
 }
 
 /* Writes LongRoPE. For Phi-3, whose row has a fallback, writes the original length outside the object, because older
- * versions of transformers accept only three keys in the object. */
+ * versions of transformers accept only three keys in it. */
 static void long_rope_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const bool outside = row->fallback != 0;
@@ -474,7 +474,7 @@ static void yarn_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, scaling);
 }
 
-/* Writes rope_scaling, which old and new versions of transformers read. */
+/* Writes rope_scaling, which both old and new versions of transformers read. */
 static void rope_scaling_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     if (c->rope_short_factor.count)
@@ -504,8 +504,8 @@ static void rope_if_named_write(HfWriter *w, const HfRow *row) {
     rope_scaling_write(w, row);
 }
 
-/* Returns the number `alpha` of a dynamic scaling, or 0 if there is none. Hunyuan uses it to stretch the base for every
- * length. */
+/* Returns `alpha` if the scaling is dynamic and has this number, and 0 otherwise. Hunyuan stretches the base by `alpha`
+ * for every length. */
 static double get_alpha(HfReader *r, const char **key) {
     const json_t *in = find_rope(r, key);
     return in && !strcmp(get_rope_type(r, in), "dynamic") ? hf_get_real(r, in, "alpha", 0) : 0;
@@ -536,7 +536,7 @@ static void scaled_by_default_write(HfWriter *w, const HfRow *row) {
 }
 
 /* Adds the temperature scale to the object that the SCALED row wrote, and also the original length if it is missing.
- * transformers cannot run these types unless both keys are present. */
+ * Without both keys, transformers cannot run these types. */
 static void rope_temperature_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const double scale = f64_or(c->rope_temperature_scale, 0);
@@ -547,7 +547,7 @@ static void rope_temperature_write(HfWriter *w, const HfRow *row) {
         json_object_set_new(object, ORIGINAL, json_integer(c->rope_temperature_floor));
 }
 
-/* Returns whether the scaling type is LongRoPE, the only one that Phi-3 has. */
+/* Returns whether the scaling type is LongRoPE, the only one that Phi-3 supports. */
 static bool is_long_rope(HfReader *r, const json_t *in, const char *key) {
     const char *type = get_rope_type(r, in);
     const bool is_long = !strcmp(type, "longrope");
@@ -569,8 +569,7 @@ static void long_rope_read(HfReader *r, const HfRow *row) {
     set_attention_factor(r, in, key, original);
 }
 
-/* Reads Phi-3.5-MoE's scaling. Instead of the usual attention factor, it has one factor for short text and one for long
- * text. */
+/* Reads Phi-3.5-MoE's scaling, which has two attention factors instead of one: for short text and for long text. */
 static void scaled_long_rope_read(HfReader *r, const HfRow *row) {
     (void)row;
     const char *key;

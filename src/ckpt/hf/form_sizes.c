@@ -103,8 +103,8 @@ static void positions_read(HfReader *r, const HfRow *row) {
 
 /* ---- activations ---- */
 
-/* The names of activations. An export writes an activation's first name. For each model type, either all activations
- * are gated or none are. */
+/* The names of activations. If an activation has several names, an export writes the first. In each model type, either
+ * all activations are gated or none are. */
 static const struct {
     const char *name;
     bool is_gate;
@@ -196,7 +196,7 @@ static void feed_forward_write(HfWriter *w, const HfRow *row) {
 
 /* ---- attention scores and logits ---- */
 
-/* Reads an integer. Scores are divided by its square root. */
+/* Reads an integer by whose square root scores are divided. */
 static void pre_attention_scalar_read(HfReader *r, const HfRow *row) {
     hf_set_real(r, row->option, 1 / sqrt((double)hf_get_size(r, row->key, (int64_t)row->fallback)));
 }
@@ -216,7 +216,7 @@ static void scaled_scores_write(HfWriter *w, const HfRow *row) {
     hf_put_flag(w, row->key, w->config->softmax_scale != 1);
 }
 
-/* Reads a factor. The option is a divisor. */
+/* Reads a factor, whose reciprocal is the option's value. */
 static void reciprocal_read(HfReader *r, const HfRow *row) {
     const double factor = hf_get_real(r, NULL, row->key, row->fallback);
     const ConfigRange range = config_range(row->option);
@@ -243,9 +243,9 @@ static void softcap_write(HfWriter *w, const HfRow *row) {
         hf_put(w, row->key, json_null());
 }
 
-/* Reads whether T5's logits are scaled. The logits are scaled if the embeddings are tied. transformers 5 always
- * declares the embeddings tied, and also writes scale_decoder_outputs. Only the weights show whether the embeddings are
- * tied (hf_config_fit). */
+/* Reads whether T5's logits are scaled. The logits are scaled if the embeddings are tied. Version 5 of transformers
+ * always declares the embeddings tied, and also writes scale_decoder_outputs. Only the weights show whether the
+ * embeddings are tied (hf_config_fit). */
 static void scaled_head_read(HfReader *r, const HfRow *row) {
     const bool is_given = hf_member(r, NULL, row->key) != NULL, /* the value null means the fallback */
         tied = is_given ? hf_get_flag(r, NULL, row->key, true) : row->fallback != 0,
@@ -272,7 +272,7 @@ static void read_inside(HfReader *r, const json_t *in, const char *key, int opti
     hf_set_real(r, option, x);
 }
 
-/* MPT's original code reads keys that transformers ignores. Their values must be those that have no effect. */
+/* MPT's original code reads keys that transformers ignores. These keys must have values that have no effect. */
 static void mpt_attention_read(HfReader *r, const HfRow *row) {
     static const char SCALE[] = "softmax_scale", CLIP[] = "clip_qkv", BIAS[] = "alibi_bias_max",
                       NOT_APPLIED[] = "which transformers does not apply in this type of model";

@@ -41,9 +41,9 @@ static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise
     if (word && !strcmp(word, "sliding_attention")) return true;
     if (word && (!strcmp(word, "full_attention") || !strcmp(word, "attention"))) return false;
     if (!r->err.code)
-        r->err = err_user(
-            "'%s': layer_types has %s for layer %lld; only full_attention and sliding_attention can be read",
-            r->path, word ? quote(word).s : "no text", (long long)i);
+        r->err = err_user("'%s': layer_types has %s for layer %lld; only full_attention and "
+                          "sliding_attention are supported",
+                          r->path, word ? quote(word).s : "no text", (long long)i);
     return false;
 }
 
@@ -81,7 +81,7 @@ static int64_t get_window(HfReader *r, const HfRow *row) {
     return json_is_null(size) ? 0 : hf_get_size(r, row->key, (int64_t)row->fallback);
 }
 
-/* Reads which layers have a window. transformers ignores layer_types for some model types. A file whose layer_types
+/* Reads which layers have a window. For some model types, transformers ignores layer_types. A file whose layer_types
  * contradicts the type is rejected. */
 static void windows_read(HfReader *r, const HfRow *row) {
     const json_t *types = hf_member(r, NULL, "layer_types");
@@ -106,8 +106,8 @@ static void windows_read(HfReader *r, const HfRow *row) {
     free(windowed), free(full);
 }
 
-/* Writes the window. In Hugging Face, a window's size includes the token itself. In Megatron-LM, it counts only the
- * tokens before it. */
+/* Writes the window. In Hugging Face, a window's size includes the token itself. In Megatron-LM, the size counts only
+ * the tokens before that token. */
 static void windows_write(HfWriter *w, const HfRow *row) {
     const Derived *d = &w->config->derived;
     const int64_t layers = w->config->num_layers;
@@ -130,7 +130,8 @@ static void windows_write(HfWriter *w, const HfRow *row) {
     hf_put(w, "layer_types", types);
 }
 
-/* Checks that every layer attends to all positions. Without the key, transformers uses other layers for this type. */
+/* Checks that every layer attends to all positions. If the key is missing, transformers uses layers without
+ * attention for this type. */
 static void attention_layers_read(HfReader *r, const HfRow *row) {
     const json_t *types = hf_member(r, NULL, row->key);
     const int64_t layers = hf_get_layers(r);
@@ -150,7 +151,7 @@ static void attention_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, types);
 }
 
-/* Reads GPT-Neo's list. Each item consists of a list of words and a repeat count. */
+/* Reads GPT-Neo's list of attention types. Each item is a list of words and the number of times it is repeated. */
 static void local_layers_read(HfReader *r, const HfRow *row) {
     static const char key[] = "attention_types";
     const int64_t layers = hf_get_layers(r), size = hf_get_size(r, row->key, (int64_t)row->fallback);

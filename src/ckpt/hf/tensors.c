@@ -167,7 +167,7 @@ static bool ends_with(const char *name, const char *end) {
 enum { NAME_BYTES = 160 };
 
 /* Sets `out` to a BERT norm's older name. Files converted from TensorFlow, such as the first bert-base-uncased, use it.
- * transformers reads both names. Returns false if the tensor has no older name. */
+ * In transformers, both names are valid. Returns false if the tensor has no older name. */
 static bool older_name(const char *name, char out[NAME_BYTES]) {
     static const char *const NAMES[][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
                                            {"LayerNorm.bias", "LayerNorm.beta"}};
@@ -233,7 +233,8 @@ static Tensor file_tensor(const HfTensor *t, DType dtype) {
     return tensor_make(NULL, dtype, t->ndim, t->dim);
 }
 
-/* Describes the tensor as if each matrix's rows were in order. Quantized weights are stored in this order. */
+/* Describes the tensor as if its matrices were not transposed, because quantized weights are never stored
+ * transposed. */
 static HfTensor in_rows(const HfTensor *t) {
     HfTensor x = *t;
     x.transposed = false;
@@ -290,7 +291,7 @@ static int64_t place_of(const HfTensor *t, int part, int64_t row) {
 }
 
 /* Copies a run of a part's rows that are contiguous in memory. The run starts at `row` and ends at or before `end`.
- * `to` is the first row in the tensor. Returns the number of rows copied. */
+ * `to` is the run's first row in the tensor. Returns the number of rows copied. */
 static int64_t copy_run(const Copying *c, int part, int64_t row, int64_t end, int64_t to) {
     const int64_t columns = c->of->columns, at = place_of(c->of, part, row);
     const size_t bytes = (size_t)columns * dtype_size(c->flat_type);
@@ -422,7 +423,7 @@ static Err report(const char *path, HfProblem problem[PROBLEMS], bool headless) 
     for (int i = 0; i < PROBLEMS; i++) hf_problem_report(&text, &problem[i], WHAT[i]);
     const Err e =
         text.len
-            ? err_user("'%s' does not fit the model that config.json or the options describe: tensors %s%s",
+            ? err_user("'%s' does not fit the model that config.json or the options describe; tensors: %s%s",
                        path, text.s,
                        headless ? "; convert --init-missing-heads initializes missing heads" : "")
             : ERR_OK;
@@ -536,7 +537,7 @@ static Err check_file_values(const Safetensors *s, const HfMap *m, DType precise
     Str text = {0};
     hf_problem_report(&text, &values.infinite, "with NaN or infinity (download them again)");
     hf_problem_report(&text, &values.too_large, "with values too large for float32 (set --fp64)");
-    const Err e = text.len ? err_user("'%s' cannot be imported: tensors %s", s->path, text.s) : ERR_OK;
+    const Err e = text.len ? err_user("'%s' cannot be imported; tensors: %s", s->path, text.s) : ERR_OK;
     str_free(&text);
     return e;
 }
@@ -545,7 +546,7 @@ Err hf_import(const Safetensors *s, const HfMap *m, Registry *r) {
     ERR_RETURN(check_file_values(s, m, r->precise));
     for (int64_t i = 0; i < m->count; i++) {
         const HfStored found = hf_find(s, m, &m->tensors[i]);
-        if (!found.values) continue; /* a head keeps its initial values */
+        if (!found.values) continue; /* a head that the file lacks keeps its initial values */
         const Weight w = read_weight(&m->tensors[i], &found);
         hf_scatter(&w.layout, w.values, w.dtype, r->device, r->masters, r->precise);
         free(w.decoded);
@@ -601,14 +602,14 @@ static Err check_master_values(Export *x) {
              hf_dtype_name(hf_values_fitting_dtype(&values)));
     hf_problem_report(&text, &values.infinite, "with NaN or infinity (export an earlier step: --ckpt-step)");
     hf_problem_report(&text, &values.too_large, too_large);
-    const Err e =
-        text.len ? err_user("the model cannot be exported as %s: tensors %s", hf_dtype_name(x->dtype), text.s)
-                 : ERR_OK;
+    const Err e = text.len ? err_user("the model cannot be exported as %s; tensors: %s",
+                                      hf_dtype_name(x->dtype), text.s)
+                           : ERR_OK;
     str_free(&text);
     return e;
 }
 
-/* Adds the copies of the embedding and output layer that each layer predicting additional tokens contains. */
+/* Adds the copies of the embedding and the output layer in each layer that predicts additional tokens. */
 static void add_mtp_copies(HfMap *m) {
     const Param *words = m->tensors[0].param, *output = words; /* the first parameter is the embedding */
     for (int64_t i = 0; i < m->count; i++)

@@ -40,7 +40,7 @@ typedef struct HfTensor {
      * the shape [in, out]. */
     int64_t rows, columns;
     bool transposed;
-    bool scalar;    /* whether the tensor has no dimensions in the file, and one element */
+    bool scalar;    /* whether the tensor has one element and, in the file, no dimensions */
     int64_t unused; /* number of unused rows before the parameter's rows; an export writes zeros */
     bool by_group;  /* whether rows are in the parameter's order; otherwise, they are stored part by part */
     bool pairs;     /* whether the rows of a group's two parts alternate */
@@ -85,7 +85,7 @@ void hf_scatter(const HfTensor *, const void *hf, DType hf_type, Device *, void 
 /* Checks the tensors in a file without allocating parameters. The error lists all tensors that are missing or
  * unexpected, or whose shape or type is wrong. */
 Err hf_check(const Safetensors *, const HfMap *);
-/* The source of a weight file. */
+/* The expected family of a weight file, and whether heads that it lacks are initialized. */
 typedef struct HfSource {
     HfFamily family; /* the family for the model's type; hf_detect may find its base model's family instead */
     bool init_heads;

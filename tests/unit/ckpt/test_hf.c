@@ -179,9 +179,9 @@ TEST(values_that_cannot_be_used_are_named) {
         DType dtype;
         const char *says;
     } exports[] = {
-        {1e6, F16, "exported as float16: tensors 1 with values too large for it (--hf-dtype bfloat16"},
-        {3.4e38, F16, "float16: tensors 1 with values too large for it (--hf-dtype float32"},
-        {3.4e38, BF16, "bfloat16: tensors 1 with values too large for it (--hf-dtype float32"},
+        {1e6, F16, "exported as float16; tensors: 1 with values too large for it (--hf-dtype bfloat16"},
+        {3.4e38, F16, "float16; tensors: 1 with values too large for it (--hf-dtype float32"},
+        {3.4e38, BF16, "bfloat16; tensors: 1 with values too large for it (--hf-dtype float32"},
         {-INFINITY, F32, "1 with NaN or infinity (export an earlier step"}};
     for (size_t i = 0; i < sizeof exports / sizeof *exports; i++) {
         char *path = mem_printf("%s/out", e.dir);

@@ -192,7 +192,7 @@ TEST(a_stage_has_texts_and_rates) {
         const Err e = open_good(text.s, &good);
         assert_true(e.code == ERR_USER && !good);
         assert_non_null(strstr(e.msg, BAD[i][1]));
-        assert_non_null(strstr(e.msg, ": give a file that"));
+        assert_non_null(strstr(e.msg, ": give a file written"));
         str_free(&text);
     }
 }
