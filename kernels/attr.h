@@ -37,7 +37,7 @@ typedef struct LinearAttr {
     /* If true, the order in which an element's terms are added does not depend on the number of rows and columns. The
      * gradient of a weight is then one chain of multiply-adds in the order of the rows. */
     bool fixed_order;
-    /* linear: if true, no op has written the weight since the last copy to the device, so a GPU can read it while
+    /* linear: if true, no op has written the weight since it was last copied to the device, so a GPU can read it while
      * earlier ops run */
     bool steady;
     Activation activation; /* the activation that computes `act` from y, or x from `pre`; it has no gate */
@@ -111,8 +111,7 @@ typedef enum RouterScore {
     ROUTER_SOFTMAX,
     ROUTER_SIGMOID,      /* s = sigmoid(logit); if topk > 1, s / (sum of s over the chosen experts + 1e-20) */
     ROUTER_SQRTSOFTPLUS, /* s = sqrt(log(1 + exp(logit))), normalized like ROUTER_SIGMOID */
-    /* for each choice, a softmax over the experts whose logits are near the choice's, except experts chosen
-     * earlier */
+    /* for each choice, a softmax over the experts whose logits are near the choice's, without those chosen earlier */
     ROUTER_SPARSEMIXER,
 } RouterScore;
 /* The values by which experts are ranked, before a bias is added. */
@@ -123,8 +122,8 @@ typedef enum RouterOrder {
 } RouterOrder;
 typedef struct RouteAttr {
     RouterScore score;
-    /* Experts form `groups` groups, and only experts of the best group_topk groups can be chosen. A group's score is
-     * the sum of its best `group_scores` scores. If groups <= 1, all experts can be chosen. */
+    /* Experts are divided into `groups` groups, and only experts of the best group_topk groups can be chosen. A group's
+     * score is the sum of its best `group_scores` scores. If groups <= 1, all experts can be chosen. */
     int64_t groups, group_topk, group_scores;
     double scaling; /* factor by which probabilities are multiplied */
     /* ROUTER_SPARSEMIXER: a logit x is near the choice's logit c if c - x <= band max(|x|, c) */
@@ -141,7 +140,7 @@ typedef enum RandomLogits {
 typedef struct RandomLogitsAttr {
     RandomLogits kind;
     double std;        /* standard deviation of the random numbers, which have a normal distribution */
-    DropoutAttr index; /* the values that a random number depends on; `rate` is not used */
+    DropoutAttr index; /* what a random number depends on; `rate` is not used */
 } RandomLogitsAttr;
 
 /* Returns the index of the random number for the first expert in a row of the logits [s, samples, experts]. */
@@ -164,9 +163,9 @@ typedef struct RouterLossAttr {
 typedef struct DispatchAttr {
     int64_t capacity; /* maximum number of rows per expert, or 0 if there is no limit (dropless) */
     bool pad;         /* if true, every expert has exactly `capacity` rows */
-    /* if true, the last copies beyond the capacity are dropped; otherwise the copies with the smallest probabilities */
+    /* which copies an expert drops beyond its capacity: if true, the last ones; otherwise the least probable ones */
     bool by_position;
-    /* if true, only copies for experts >= `first` are dispatched; other ranks dispatch the other copies */
+    /* if true, only copies for experts >= `first` are dispatched; other ranks dispatch the rest */
     bool local;
     int64_t first;
 } DispatchAttr;
@@ -210,13 +209,13 @@ enum { PAGE_ROWS = 64 };   /* a tile of keys never crosses the end of a page */
 enum { PAGED_TILE = 128 }; /* maximum number of tokens in a tile of paged_attention */
 typedef struct AttentionAttr {
     double scale;             /* factor by which q.k is multiplied before the softmax */
-    double softcap;           /* if not 0, a scaled score x then becomes softcap tanh(x / softcap) */
+    double softcap;           /* if not 0, a scaled score x becomes softcap tanh(x / softcap) */
     SequenceSlice query, key; /* the positions of the rows of q, and of the rows of k and v */
     /* The query at position p attends to keys in [p - left, p + right]. WINDOW_OFF means no limit on that side.
      * Causal attention has window_right = 0. */
     int64_t window_left, window_right;
-    /* Keys form chunks of this many positions, counted from first_key, and a query does not attend to chunks before
-     * its chunk. 0 means that there are no chunks. */
+    /* Keys are divided into chunks of this many positions, counted from first_key, and a query does not attend to
+     * chunks before its own. 0 means that there are no chunks. */
     int64_t chunk_size;
     int64_t first_head, heads; /* index of q's head 0 among all heads of the model, for dropout */
     int64_t first_local;       /* index of q's head 0 among the heads that have a sink or a bias here */
@@ -236,8 +235,9 @@ typedef struct RopePagedAttr {
 } RopePagedAttr;
 
 /* ALiBi (Press et al., 2022): the bias of a score is proportional to the distance between key and query. The slopes
- * of n heads are 2^(-alibi i / n) for i = 1 to n. If n is not a power of two, m is the largest power of two below n:
- * the first m heads have the slopes of m heads, and the others have the slopes of heads 1, 3, 5, ... of 2 m heads. */
+ * of n heads are 2^(-alibi i / n) for i = 1 to n. If n is not a power of two, let m be the largest power of two below
+ * n: the first m heads have the slopes of m heads, and the others have the slopes of heads 1, 3, 5, ... of 2 m
+ * heads. */
 HOST_DEVICE static inline double alibi_bias(const AttentionAttr *a, int64_t head, int64_t key_minus_query) {
     const int64_t i = a->first_head + head;
     int64_t m = 1;
@@ -256,7 +256,7 @@ HOST_DEVICE static inline int64_t attention_begin(int64_t window_left, int64_t c
 }
 
 typedef struct EmbeddingAttr {
-    /* The table contains rows [first, first + number of its rows) of `total`. The output for other ids is 0. */
+    /* This table contains the rows from `first` on, of `total` in the full table. The output for other ids is 0. */
     int64_t first, total;
 } EmbeddingAttr;
 
@@ -291,7 +291,7 @@ typedef struct ClipAttr {
 } ClipAttr;
 typedef struct ClipOutcome {
     double norm, clip; /* norm of the scaled gradient, and clipping coefficient */
-    double updates;    /* 0 if a norm is not finite, because it then cannot clip the gradient */
+    double updates;    /* 0 if a norm is not finite: the step then changes no parameter */
 } ClipOutcome;
 enum { CLIP_WORDS = sizeof(ClipOutcome) / sizeof(double), CLIP_NORMS = 2 /* maximum number of norms */ };
 
@@ -347,7 +347,7 @@ typedef struct FillAttr {
 } FillAttr;
 
 typedef struct ChooseAttr {
-    int64_t n; /* number of leading elements in a row from which to choose */
+    int64_t n; /* number of leading elements of a row that can be chosen */
 } ChooseAttr;
 
 typedef struct SoftcapAttr {

@@ -10,7 +10,7 @@ typedef enum CaseContent {
     CONTENT_WHOLE,     /* integers in [low, low + range) */
     CONTENT_POSITIONS, /* 0, 1, ... along the last dimension */
     CONTENT_CHOICES,   /* i % range: experts, assigned round-robin to the copies of tokens */
-    CONTENT_ROWS,      /* each copy's row, if rows are grouped by expert */
+    CONTENT_ROWS,      /* each copy's row when rows are grouped by expert */
     CONTENT_COPIES,    /* the inverse of CONTENT_ROWS: the copy that each row holds */
     /* along the last dimension: the first rows of equal shares of `range` rows, then `range` */
     CONTENT_OFFSETS,

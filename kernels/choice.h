@@ -12,11 +12,11 @@
 typedef struct ChoiceRow {
     /* 1 / temperature; 0: choose the likeliest token or, among equally likely tokens, the lowest id */
     double rate;
-    double least; /* keep tokens for which rate * (logit - largest logit) is at least this; -INFINITY: all */
+    double least; /* keep tokens whose rate * (logit - largest logit) is at least this value; -INFINITY: all */
     double top_p; /* 0: off */
     double uniform;       /* in (0, 1); selects the token */
     int64_t top_k;        /* 0: off; 1: choose the likeliest token */
-    int64_t known, token; /* if known is not 0, the choice is this token */
+    int64_t known, token; /* if `known` is not 0, the choice is `token` */
     int64_t sums;         /* if not 0, compute Chosen.sum */
 } ChoiceRow;
 
@@ -44,8 +44,8 @@ HOST_DEVICE static inline uint64_t choice_part(double p, uint64_t total) {
     return part < (double)total ? (uint64_t)part : total;
 }
 
-/* Makes a choice. This function is the reference for all other implementations. Logits may be -INFINITY, but not all of
- * them. */
+/* Makes a choice. This function is the reference for all other implementations. Some logits may be -INFINITY, but not
+ * all of them. */
 Chosen choice_make(const double *logits, int64_t n, const ChoiceRow *);
 /* Returns log softmax(logits)[token]. Chosen.sum must have been computed from n logits. */
 double choice_logprob(const Chosen *, int64_t n);

@@ -4,7 +4,7 @@
  *     z = sqrt(2/pi) (x + 0.044715 x^3)
  *   quick GELU: x sigmoid(1.702 x);  SiLU: x sigmoid(x)
  *   SwiGLU and GeGLU (Shazeer 2020): silu(gate) * up and gelu(gate) * up; with limits and an offset as in GPT-OSS,
- *     see ActivationAttr. The derivative of a limited operand is 0 outside of the limits, and 1 at the limits.
+ *     see ActivationAttr. The derivative of a limited operand is 0 outside the limits, and 1 at the limits.
  *   GELU erf: x Phi(x); ReLU: max(x, 0); squared ReLU (So et al. 2021): max(x, 0)^2; tanh (BERT's pooler)
  *
  * y is written. dx is written or accumulated, and may share the memory of dy unless there is a gate. */
@@ -65,7 +65,7 @@ INLINE real slope(Activation kind, real x) {
 /* How dx is stored. IN_PLACE means that dx overwrites dy. */
 typedef enum Placing { WRITTEN, ADDED, IN_PLACE } Placing;
 
-/* Has no `omp simd`, because the compiler would warn that tanh and the erf of double cannot be vectorized. */
+/* There is no `omp simd`, because the compiler would warn that it cannot vectorize tanh, or erf of a double. */
 INLINE void map(Activation kind, const real *restrict x, real *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = value(kind, x[i]);
 }

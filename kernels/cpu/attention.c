@@ -3,7 +3,7 @@
  * log) and uses delta = sum(dy * y):
  *   dv = p^T dy,  ds = p * (dy v^T - delta),  dq = scale * ds k,  dk = scale * ds^T q.
  * A soft cap bounds the scores by c tanh(x / c) before the mask, and multiplies ds by the slope 1 - tanh(x / c)^2. A
- * bias is added to the scores. The gradient of a learned bias is the sum of ds over the distances of its bucket.
+ * bias is added to the scores. The gradient of a learned bias is the sum of ds over all distances in its bucket.
  * Dropout factors multiply p in y and dv, and dy v^T in ds.
  *
  * A block consists of LANES query rows of one kv group (whose r heads are consecutive), one row per vector lane. No
@@ -11,8 +11,8 @@
  * exactly 0. A row's result therefore does not depend on other rows or later keys. Keys have ascending positions
  * (AttentionAttr.key), so a row always attends to a contiguous range of rows of k.
  *
- * paged_attention does the same for keys in pages, which can be 16-bit. Consecutive tokens of a request form blocks. If
- * there are few rows, a block has only FEW_LANES lanes.
+ * paged_attention does the same for keys in pages, whose elements can have 16 bits. Consecutive tokens of a request
+ * form blocks. If there are few rows, a block has only FEW_LANES lanes.
  *
  * y and lse are written; dq, dk, dv and dbias are written or accumulated. dk and dv sum a group's rows in order, and
  * dbias sums the samples in order. */
@@ -98,7 +98,7 @@ typedef struct Rows {
     int64_t stride;
 } Rows;
 
-/* Returns the index of the element in the pool at which row `first` of a request begins. The rows before `end` are in
+/* Returns the index in the pool of the element at which row `first` of a request begins. The rows before `end` are in
  * the same page. */
 static int64_t paged_at(const Problem *p, const Tensor *t, int64_t group, int64_t first, int64_t end) {
     const int64_t page = p->attr->page, row = p->pages[first / page] * page + first % page;
@@ -107,7 +107,7 @@ static int64_t paged_at(const Problem *p, const Tensor *t, int64_t group, int64_
     return row * t->stride[0] + group * t->stride[2];
 }
 
-/* Starts to load rows that are needed soon. The hardware does not prefetch such short rows at irregular addresses. */
+/* Prefetches rows that will be needed soon. The hardware does not prefetch such short rows at irregular addresses. */
 static void prefetch_rows(const Problem *p, const Tensor *t, int64_t group, int64_t first, int64_t end) {
     enum { LINE = 64 };
     if (!p->pages || first >= end) return;
@@ -412,8 +412,8 @@ static void forward(void *arg, int64_t begin, int64_t end) {
     memset(scratch, 0, (size_t)forward_scratch(p) * sizeof(real));
     for (int64_t i = begin; i < end; i++) {
         const int64_t at = i % p->blocks, pair = i / p->blocks;
-        /* A block's causal work grows with its index, so a long block is paired with a short one to balance the
-         * work. */
+        /* With a causal mask, a block's work grows with its index, so a long block is paired with a short one to
+         * balance the work. */
         const int64_t index = at % 2 ? p->blocks - 1 - at / 2 : at / 2;
         const Block rows = block(p, pair / p->g, pair % p->g, index);
         forward_block(p, &rows, scratch);
@@ -529,7 +529,8 @@ static void max_of_block(const Problem *p, const Block *rows, real *scratch) {
     }
 }
 
-/* Computes the maxima of some groups. A unit of work is one group with all samples, because they share its maxima. */
+/* Computes the largest scores of some groups. A unit of work is one group with all samples, because they share its
+ * maxima. */
 static void max_of_groups(void *arg, int64_t begin, int64_t end) {
     const Problem *p = arg;
     const size_t bytes = (size_t)((p->d + KEYS) * LANES) * sizeof(real);
@@ -573,7 +574,7 @@ static real *carve(real **rest, int64_t n) {
     return x;
 }
 
-/* Assigns the buffers to parts of `memory`. If `memory` is NULL, only counts their elements. */
+/* Sets the buffers' pointers to parts of `memory`. If `memory` is NULL, only counts their elements. */
 static int64_t buffers_place(const Gradient *g, real *memory, Buffers *u) {
     const Problem *p = &g->p;
     const int64_t sizes[] = {p->d * LANES,        p->dv * LANES,       p->d * LANES,

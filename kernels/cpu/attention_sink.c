@@ -47,7 +47,7 @@ void KERNEL(attention_sink)(const Call *c) {
     pool_for(c->device->pool, x.s * x.b * x.heads, grain_rows(x.width), add_sinks, &x);
 }
 
-/* Returns one sample's part of a head's gradient. */
+/* Returns one sample's part of the gradient of a head's sink. */
 static real sample_sum(const Rows *x, int64_t sample, int64_t head) {
     const Tensor *dy = x->call->in[0];
     const real *y = reals(x->call->in[1]), *lse = reals(x->call->in[2]);

@@ -17,7 +17,7 @@ typedef struct Ranked {
     int64_t id;
 } Ranked;
 
-/* Returns a negative number if a is likelier than b. */
+/* Orders tokens for qsort: likelier tokens first; among equally likely tokens, the lower id comes first. */
 static int compare(const void *a, const void *b) {
     const Ranked *x = a, *y = b;
     if (x->logit != y->logit) return x->logit < y->logit ? 1 : -1;
@@ -26,12 +26,12 @@ static int compare(const void *a, const void *b) {
 
 typedef struct Row {
     const double *logits;
-    double *scaled;   /* [n] rate * (logit - largest logit) */
-    uint64_t *weight; /* [n] 0 for tokens that are dropped */
+    double *scaled;   /* [n]: rate * (logit - largest logit) */
+    uint64_t *weight; /* [n]: 0 for tokens that are dropped */
     int64_t n;
 } Row;
 
-/* Sorts and returns the likeliest tokens, as many as are needed for their sum to exceed the limit. */
+/* Returns the likeliest tokens in order, at least as many as are needed for their sum to exceed the limit. */
 static Ranked *rank(const Row *r, bool counts, uint64_t limit) {
     Ranked *all = mem_alloc((size_t)r->n * sizeof *all);
     for (double range = 8;; range *= range) {

@@ -4,7 +4,7 @@
 #include "base/philox.h"
 #include "kernels/cpu/real.h"
 
-/* Number of elements whose factors are drawn together. The elements must fill an even number of Philox blocks. */
+/* Number of elements whose factors are drawn in one call. The elements must fill an even number of Philox blocks. */
 enum { DROPOUT_CHUNK = 256 };
 
 /* Sets factor[i], for i in [0, n), to 0 or 1 / (1 - rate) for element first + i. Requires n <= DROPOUT_CHUNK

@@ -20,8 +20,8 @@
 /* With narrower panels, packing the other operand for each panel would cost more than a tenth of the speed. */
 enum { PANEL_MIN = 384, PANELS_MAX = 64 };
 
-/* Returns the number of panels, which is a power of two. The number of threads is usually also a power of two, so
- * that all threads get equal shares. */
+/* Returns the number of panels, which is a power of two. The number of threads is usually also a power of two, so all
+ * threads get equal shares. */
 static int64_t panels(int64_t n) {
     int64_t p = 1;
     while (p < PANELS_MAX && n / (2 * p) >= PANEL_MIN) p *= 2;
@@ -67,13 +67,13 @@ static void run_panels(void *arg, int64_t begin, int64_t end) {
 /* A sum has DOT_LANES chains of multiply-adds: chain l adds the products of k = l, l + DOT_LANES, ... in order.
  * A tree then adds the chains. The sum does not depend on other rows and columns.
  *
- * With few rows, the GEMM is limited by reading op(b). The columns of op(b) are then read one after the other,
- * because several streams are slower than one. */
+ * With few rows, the GEMM is limited by reading op(b). The columns of op(b) are then read one at a time, because
+ * reading several streams is slower. */
 enum {
     DOT_LANES = 64 / (int)sizeof(real),
     DOT_SUMS = 12, /* number of sums in a block; they fit into registers */
     DOT_COLUMNS = 4,
-    /* number of bytes to prefetch, because with several rows, a core issues its loads too late */
+    /* how many bytes ahead to prefetch: with several rows, a core issues its loads too late */
     DOT_AHEAD = 2048,
     DOT_ROWS = 3,
     DOT_UNIT = 16,    /* number of columns per unit of work */
@@ -89,7 +89,7 @@ static inline __attribute__((always_inline)) real element(const void *x, DType t
                             : ((const real *)x)[i];
 }
 
-/* Adds the last products to the first chains. */
+/* Adds the products [begin, k) that do not fill all chains to the first chains. */
 static void add_last(const real *a, const void *b, DType type, int64_t begin, int64_t k, real *x) {
     for (int64_t p = begin; p < k; p++) x[p - begin] = multiply_add(a[p], element(b, type, p), x[p - begin]);
 }

@@ -12,7 +12,7 @@ typedef struct Grouped {
     const Call *call;
     const Tensor *offset;
     Gemm (*gemm)(const struct Grouped *, int64_t first, int64_t rows, int64_t expert);
-    Device device; /* the device of each GEMM; it has no thread pool if experts run in parallel */
+    Device device; /* the device for each GEMM; it has no thread pool if experts run in parallel */
 } Grouped;
 
 static int64_t out_width(const Grouped *g, const Tensor *w) { return w->dim[0] / (g->offset->dim[0] - 1); }

@@ -106,7 +106,7 @@ static void dx_rows(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Adds the sums over one sample in columns [first, first + n) to sum_gain and sum_bias. n <= COLUMNS. */
+/* Adds one sample's sums for columns [first, first + n) to sum_gain and sum_bias. n <= COLUMNS. */
 enum { COLUMNS = 64 };
 static void sample_sums(const Call *c, int64_t sample, int64_t first, int64_t n, real *sum_gain,
                         real *sum_bias) {

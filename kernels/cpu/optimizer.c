@@ -35,7 +35,7 @@ static void in_pieces(const Call *c, PoolFn *fn, void *arg) {
 
 /* ---- steps ---- */
 
-/* Returns the step's numbers if they are a tensor, or NULL if they are in the attributes. */
+/* Returns the step's numbers if an operand contains them, or NULL if the attributes do. */
 static const StepNumbers *step_in(const Call *c) {
     const Tensor *t = c->in[2];
     CHECK(!t || (t->dtype == F64 && tensor_count(t) == STEP_WORDS),

@@ -1,4 +1,4 @@
-/* Quantizes the operands of FP8 GEMMs, to FP8 values or to dequantized FP8 values, like Transformer Engine
+/* Quantizes the operands of FP8 GEMMs, to FP8 values or to the numbers that these represent, like Transformer Engine
  * common/recipe/{delayed_scaling,current_scaling}.cu and common/recipe/recipe_common.cuh. Scales and x * scale have the
  * type float even if `real` is double, so that both precisions produce equal FP8 values. state and newest are updated
  * in place; y, yt and inverse are written. */
@@ -162,7 +162,7 @@ void KERNEL(fp8_cast)(const Call *c) {
 
 /* ---- weights that are stored in FP8 ---- */
 
-/* Consecutive elements of a part of a weight that are in one block. */
+/* Consecutive elements of a part of a weight, all in one block. */
 typedef struct Run {
     /* the run's position in the part, its number of elements, and the index of its block in `inverse` */
     int64_t at, n, block;

@@ -9,7 +9,7 @@
 
 void KERNEL(activation)(const Call *);
 
-/* A product with 0 is NaN if the number is not finite. */
+/* The product of 0 and a number that is not finite is NaN. */
 static real amax_of(const real *x, int64_t n) {
     real most = 0, zero = 0;
 #pragma omp simd reduction(max : most) reduction(+ : zero)
@@ -62,7 +62,7 @@ void KERNEL(row_cast)(const Call *c) {
 
 /* ---- GEMMs ---- */
 
-/* The rows of x as FP8 numbers, without their factors. */
+/* The rows of x as FP8 numbers, not yet divided by their scales. */
 typedef struct Rounding {
     const Call *call;
     real *x, *inverse;

@@ -33,6 +33,6 @@ static inline int64_t *int64s(const Tensor *t) {
 
 static inline bool accumulates(const Tensor *t) { return t->flags & TENSOR_ACCUM; }
 
-/* Minimum number of elements per thread. For shorter ranges, a second thread costs more time than it saves. */
+/* Minimum number of elements per thread. With fewer, a second thread costs more time than it saves. */
 enum { GRAIN = 16 * 1024 };
 static inline int64_t grain_rows(int64_t width) { return 1 + GRAIN / (width > 0 ? width : 1); }

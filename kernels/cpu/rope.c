@@ -1,7 +1,7 @@
 /* Rotary position embedding (Su et al. 2021; Megatron-LM rope_utils.py). The first `dim` elements of a head are pairs
  * (a, b), which become (a cos - b sin, b cos + a sin). The angle depends on the token's position. The other elements
- * are copied. y, which may be x, is written or accumulated. rope_paged_attention rotates queries to y, stores keys and
- * values, then replaces y by the attention of y. */
+ * are copied. y, which may be x, is written or accumulated. rope_paged_attention writes rotated queries to y, stores
+ * keys and values, then replaces y with the result of attention. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +60,7 @@ void KERNEL(rope)(const Call *c) {
 
 typedef struct RopeStore {
     Rope rope;
-    const Tensor *row, *pool[2]; /* the rows' indices, and the pools of keys and of values */
+    const Tensor *row, *pool[2]; /* indices of the new rows in the pools; the pools of keys and of values */
     DType stored;                /* the type to which rotated queries are rounded */
 } RopeStore;
 

@@ -218,7 +218,8 @@ void KERNEL(expert_count)(const Call *c) {
         out[(groups > 1 ? copy / k % b : 0) * n + int64s(expert)[copy]]++;
 }
 
-/* Changes the biases to balance the experts: experts with fewer tokens than the mean become more likely. */
+/* Changes the biases to balance the experts: an expert with fewer tokens than the mean becomes more likely to be
+ * chosen. */
 void KERNEL(expert_bias)(const Call *c) {
     const ExpertBiasAttr *a = c->attr;
     const double *count = c->in[1]->data;
@@ -296,9 +297,9 @@ void KERNEL(quantile_bias)(const Call *c) {
 
 /* ---- sinkhorn ---- */
 
-/* Computes d0_t d1_e exp(logits_te). The factors are scaled alternately, so that every row sums to 1/tokens and every
- * column to 1/experts, until the mean change of d1 is below the tolerance. The factors are double, because the number
- * of iterations must not depend on the lane's precision. */
+/* Computes d0_t d1_e exp(logits_te). The row and column factors are updated alternately, so that every row sums to
+ * 1/tokens and every column to 1/experts, until the mean change of d1 is below the tolerance. The factors are double,
+ * because the number of iterations must not depend on the precision of `real`. */
 void KERNEL(sinkhorn)(const Call *c) {
     const double tolerance = 1e-4, epsilon = 1e-8;
     const Tensor *logits = c->in[0];

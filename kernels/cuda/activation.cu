@@ -7,9 +7,9 @@
 
 enum { THREADS = 256 };
 
-/* Approximations for 16-bit storage, because the exact functions are slower than the memory accesses. If the result is
- * not 0, the relative errors of exp and of the division are below 2^-17, which is 1/64 of fp16's rounding error.
- * Subnormal numbers are replaced by 0. */
+/* Approximations for 16-bit storage, because the exact functions would take longer than the memory accesses. If the
+ * result is not 0, the relative errors of exp and of the division are below 2^-17, which is 1/64 of fp16's rounding
+ * error. Subnormal numbers are replaced by 0. */
 __device__ __forceinline__ float rough_exp(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
@@ -21,7 +21,7 @@ __device__ __forceinline__ float rough_reciprocal(float x) {
     return y;
 }
 
-/* T is the storage type in this file, because it determines the necessary accuracy. */
+/* In this file, T is the storage type, which determines the necessary accuracy. */
 template <typename T> __device__ __forceinline__ Real<T> exponential(Real<T> x) {
     if constexpr (sizeof(T) == 2)
         return rough_exp(x);

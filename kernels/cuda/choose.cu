@@ -88,7 +88,7 @@ template <typename T> struct Chooser {
 
     static __device__ __forceinline__ Key key_of(R y) { return Order<R>::key(y); }
 
-    /* Returns the weight of y if all tokens with the edge's key are kept. */
+    /* Returns the weight of y as if all tokens with the edge's key were kept. */
     __device__ __forceinline__ Sum weight(R y) const {
         const double s = ((double)y - top) * rate;
         return s < least || key_of(y) < edge ? 0 : weight_of(s, scale);
@@ -134,8 +134,8 @@ template <typename T> struct Chooser {
         return room.found;
     }
 
-    /* Like keep() in kernels/cpu/choose.c. Sums the sizes of tokens with nearby logits in buckets. Then lists the keys
-     * in the bucket that contains the edge, and finds the edge's key digit by digit. */
+    /* Like keep() in kernels/cpu/choose.c. Adds up the sizes of tokens with nearby logits in buckets. Then lists the
+     * keys in the bucket that contains the edge, and finds the edge's key digit by digit. */
     template <bool COUNTS> __device__ void keep(int64_t top_k, double top_p) {
         const double step = (COUNTS ? 1 : rate) * (BUCKETS / 32);
         const auto size = [&](R y) -> Sum { return COUNTS ? 1 : weight(y); };
@@ -185,7 +185,7 @@ template <typename T> struct Chooser {
     __device__ int draw(double uniform) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const Sum same = edge ? weight(Order<R>::number(edge)) : 0;
-        int first = 0, length = n, past = 0; /* past: tokens of the edge's key before `first` */
+        int first = 0, length = n, past = 0; /* past: number of tokens before `first` that have the edge's key */
         Sum before = 0, target = 0;
         do {
             const bool whole = length == n;

@@ -153,7 +153,7 @@ static inline DType lead_type(const Call *c) {
 /* Computes where the rows of a strided tensor begin. */
 struct Rows {
     int64_t dim[TENSOR_DIMS - 1], stride[TENSOR_DIMS - 1]; /* right-aligned; missing dimensions have size 1 */
-    bool dense;                                            /* row r begins at r * width */
+    bool dense;                                            /* if true, row r begins at r * width */
     int64_t width;
 
     __host__ __device__ __forceinline__ int64_t operator()(int64_t row) const {
@@ -203,9 +203,8 @@ static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                                \
          i += (int64_t)gridDim.x * blockDim.x)
 
-/* Records an error. The first error of a device becomes a fault when the host next waits for the device
- * (tensor/cuda.h). `message` is a string in host memory that contains two %lld, so it must be an argument of the
- * kernel. */
+/* Records an error. A device's first error becomes a fault when the host next waits for the device (tensor/cuda.h).
+ * `message` is a string in host memory that contains two %lld, so it must be an argument of the kernel. */
 __device__ __forceinline__ void raise_assert(DeviceAssert *c, const char *message, int64_t a, int64_t b) {
     if (atomicExch(&c->raised, 1)) return;
     c->message = message;

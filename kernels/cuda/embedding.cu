@@ -1,8 +1,8 @@
-/* Computes the ops of kernels/cpu/embedding.c. The gradient of a table row is the sum over its tokens in their order
+/* Computes the ops of kernels/cpu/embedding.c. The gradient of a table row is the sum over its tokens in the order
  * [b,s]. Tokens are sorted by row, and the sorted list is divided into chunks of equal length. A run is a sequence of
  * tokens with equal rows, and a block sums the runs that end in its chunk. If a run continues in the next chunk, its
  * partial sum is written to scratch memory for the block where the run ends. The work is therefore proportional to the
- * number of tokens, and many blocks share a row that most tokens use. */
+ * number of tokens, and many blocks share the work on a row that most tokens use. */
 #include <cub/device/device_merge_sort.cuh>
 
 #include "kernels/cuda/pdl.cuh"
@@ -162,8 +162,8 @@ template <typename T, int N> struct RunSum {
     }
 };
 
-/* Block (x, y) processes chunk x and the columns of tile y. A block sums all runs except a run that began in an
- * earlier chunk and ends in this one. */
+/* Block (x, y) processes chunk x and the columns of tile y. A block sums all runs of its chunk, except one that began
+ * in an earlier chunk and ends in this one. */
 enum { COLUMN_THREADS = 128 };
 template <typename T, int N>
 static __global__ void __launch_bounds__(COLUMN_THREADS) sum_runs(Scatter o, const T *dy, Real<T> *rest) {
@@ -220,7 +220,8 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     sum.write(o, row, column);
 }
 
-/* The layout of the scratch memory. Chunks are short, so that there are many blocks, but not too many. */
+/* The layout of the scratch memory. Chunks are short, so that there are many blocks, but not so short that there are
+ * too many. */
 struct ScatterPlan {
     int tokens, chunk, chunks;
     size_t keys, sort, rest; /* sizes in bytes */

@@ -6,14 +6,14 @@
 
 #include "kernels/cuda/quantize.cuh"
 
-/* A block processes a tile of 128 by 128 elements. A thread processes 8 by 8 of them. */
+/* A block processes a tile of 128 by 128 elements. A thread processes 8 by 8 elements. */
 enum {
     TILE = FP8_BLOCK,
     THREADS = 256,
     SIDE = 8,
     LANES = TILE / SIDE,
     WARPS = THREADS / 32,
-    HIGHEST_STACK = 4 /* 2^4 tiles, whose columns have 2 KB in yt */
+    HIGHEST_STACK = 4 /* 2^4 tiles, whose columns are 2 KB long in yt */
 };
 
 typedef struct Fp8Cast {
@@ -50,7 +50,7 @@ __device__ __forceinline__ uint32_t four_fp8(float a, float b, float c, float d)
 
 template <typename T> struct Held {
     Run<T, SIDE> row[SIDE];
-    bool inside; /* sizes are multiples of 16, so all elements are inside or all are outside */
+    bool inside; /* sizes are multiples of 16, so either all elements are inside x or none is */
 
     __device__ __forceinline__ float operator()(int r, int k) const { return row[r].get(k); }
 };
@@ -62,8 +62,8 @@ struct Place {
     __device__ __forceinline__ int64_t row_of(int r) const { return row + SIDE * line + r; }
 };
 
-/* Tiles are processed from last to first, because the caches still contain the end of x from the previous
- * kernel. */
+/* Tiles are processed from last to first, because the caches still contain the end of x, which the previous kernel
+ * wrote last. */
 __device__ __forceinline__ Place place_of(const Fp8Cast &c) {
     const uint32_t tile = gridDim.x - 1 - blockIdx.x, stacks = tile >> c.stack, band = stacks / c.across,
                    down = band << c.stack | (tile & ((1u << c.stack) - 1));
@@ -180,8 +180,8 @@ __device__ __forceinline__ void turn(const uint32_t *row, uint32_t (&column)[4])
 }
 
 /* Returns a line's index in the transposed tile. A line is 8 rows of a column. The distance between columns is a
- * multiple of the number of banks. Lines are therefore swapped so that 16 threads, which write different columns
- * concurrently, use 16 different pairs of banks. */
+ * multiple of the number of banks. Lines are therefore swapped, so that 16 threads that write different columns
+ * concurrently use 16 different pairs of banks. */
 __device__ __forceinline__ int turned_at(int column, int line) {
     return column * LANES + (line ^ column / SIDE);
 }
@@ -327,7 +327,7 @@ static bool in_tiles(const Call *c, Fp8Blocks blocks) {
            (blocks == FP8_WHOLE || c->out[0] || c->out[1]);
 }
 
-/* Returns the number of tiles, including tiles outside of x that complete the last stack. */
+/* Returns the number of tiles, including those outside x that complete the last stack. */
 static int64_t tiles_of(const Fp8Cast &c) {
     return ceil_div(ceil_div(c.rows, TILE), (int64_t)1 << c.stack) * c.across << c.stack;
 }

@@ -48,7 +48,7 @@ static __global__ void amax_of_part(Part p, Cells amax) {
     if (threadIdx.x == 0) raise_to(amax, 0, most);
 }
 
-/* Each warp processes the elements of the part that are in 128 columns of a row. */
+/* Each warp processes those elements of the part that are in 128 columns of a row. */
 static __global__ void amaxes_of_part(Part p, Cells amaxes) {
     const int lane = threadIdx.x % 32;
     const int64_t across = (p.a.columns + FP8_BLOCK - 1) / FP8_BLOCK, first = p.a.first / p.a.columns,

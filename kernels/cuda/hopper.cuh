@@ -16,7 +16,7 @@ enum { LINE_BYTES = 128, LINE = 64 /* 16-bit elements */, GROUP_THREADS = 128 };
 bool has_warpgroups(Cuda *);
 
 /* A matrix [planes, rows, columns] of 16-bit or 8-bit elements. Its tiles have LINE_BYTES bytes of columns, `box` rows
- * and one plane. Strides are multiples of 16 bytes. Elements outside of the matrix are read as zeros. */
+ * and one plane. Strides are multiples of 16 bytes. Elements outside the matrix are read as zeros. */
 static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows, int64_t columns,
                                    int64_t row_stride, int64_t planes, int64_t plane_stride, int box) {
     typedef CUresult Encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
@@ -50,14 +50,14 @@ static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows,
 __device__ __forceinline__ void barrier_init(uint32_t at, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
 }
-/* Must be called after the initialization of barriers, before a barrier of the block. */
+/* Call this function after initializing the barriers, and before the block synchronizes. */
 __device__ __forceinline__ void barriers_ready() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ __forceinline__ void barrier_arrive(uint32_t at) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
-/* Arrives at the barrier, which then also waits for this number of copied bytes. */
+/* Arrives at the barrier, and makes it also wait until this number of bytes has been copied. */
 __device__ __forceinline__ void barrier_expect(uint32_t at, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
@@ -82,7 +82,7 @@ template <int STAGES> struct Ring {
         if (++stage == STAGES) stage = 0, phase ^= 1;
     }
 };
-/* How long the L2 cache keeps a copied tile. If `once`, its lines are the first to be evicted. */
+/* How long the L2 cache keeps a copied tile. If `once`, the tile's cache lines are the first to be evicted. */
 __device__ __forceinline__ uint64_t cache_policy(bool once) {
     uint64_t policy;
     if (once)
@@ -186,7 +186,7 @@ PRODUCT(8, 64, R_32, 32, 33, 34, SUM_8)
 PRODUCT(16, 128, R_64, 64, 65, 66, SUM_16)
 PRODUCT(32, 256, R_128, 128, 129, 130, SUM_32)
 
-/* Computes s [64, 8 * N8] = a [64,32] b [32, 8 * N8] or, with `add`, s += a b. The operands are E4M3. */
+/* Computes s [64, 8 * N8] = a [64,32] b [32, 8 * N8], or s += a b if `add`. The operands are E4M3. */
 template <int N8, bool add> struct Fp8Product;
 #define FP8_PRODUCT(n8, width, registers, a, b, adds, sums)                                                  \
     template <bool add> struct Fp8Product<n8, add> {                                                         \

@@ -4,8 +4,8 @@
  * once, in place if logits and dlogits are one tensor. cross_entropy_with_grad also reads and writes each logit once,
  * because it keeps a row in shared memory between the loss and the gradient.
  *
- * For 16-bit storage, exp is computed by the hardware's 2^x (0 for subnormal results), because expf is slower than
- * the memory accesses. One multiply-add computes the exponent from a logit, including log |dloss|. If m is the
+ * For 16-bit storage, exp is computed by the hardware's 2^x (0 for subnormal results), because expf would take longer
+ * than the memory accesses. One multiply-add computes the exponent from a logit, including log |dloss|. If m is the
  * largest of |logit|, |lse| and |log |dloss||, the relative error is at most (2 + 4 m) 2^-23. This error is much
  * smaller than the effect of rounding a logit of that size and a gradient to 16 bits. */
 #include <cuda_pipeline.h>
@@ -44,7 +44,7 @@ template <typename T> struct Single {
 };
 template <typename T, int N> using Piece = typename std::conditional<N == 1, Single<T>, Run<T, N>>::type;
 
-/* Half of the lowest finite number, so that its shift is also finite. */
+/* Half of the lowest finite number, so that shift(LOWEST) is also finite. */
 template <typename R> constexpr R LOWEST = sizeof(R) == 8 ? (R)(-DBL_MAX / 2) : (R)(-FLT_MAX / 2);
 
 /* The logits [s,b,v] of a call, and the labels of the rows. */
@@ -146,7 +146,7 @@ template <typename T> struct LogSum {
     }
 };
 
-/* Number of threads per row. */
+/* Maximum numbers of threads per row. BOTH is for the kernel that computes both loss and gradient. */
 enum { ROW_THREADS = 512, BOTH_THREADS = 1024 };
 
 /* One block processes a row. The block writes either loss and lse [b,s], or shard [2,b,s]. */
@@ -372,7 +372,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     R by = dloss.get<R>(token);
     for (int turn = 0; row < o.rows; turn ^= 1) {
         const T *x = logits + row * o.width;
-        const R at = target < 0 ? (R)0 : to_real<R>(x[target]); /* the gradient may overwrite it */
+        const R at = target < 0 ? (R)0 : to_real<R>(x[target]); /* read now, because the gradient may overwrite it */
         rows.complete(&all, x, o.columns, room[turn]);
         const R log_sum = log(all.sum), row_lse = all.top + log_sum;
         const RowGrad<T, N> grad(by, row_lse, target, o.columns);

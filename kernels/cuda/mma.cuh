@@ -2,8 +2,8 @@
  * "cp.async".
  *
  * Lane 4 * i + j of a warp holds columns 2 * j and 2 * j + 1 of rows i and i + 8 of a 16 x 8 accumulator
- * (c[0], c[1] and c[2], c[3]). From a 16 x 16 operand, the lane holds columns 2 * j, 2 * j + 1, 2 * j + 8 and 2 * j +
- * 9 of the same two rows. Two adjacent accumulators, rounded to 16 bits, therefore form one operand. */
+ * (c[0], c[1] and c[2], c[3]). In a 16 x 16 operand, the lane holds columns 2 * j, 2 * j + 1, 2 * j + 8 and 2 * j + 9
+ * of the same two rows. Two adjacent accumulators, rounded to 16 bits, therefore form one operand. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -82,8 +82,8 @@ __device__ __forceinline__ float exp_2(float x) {
 }
 
 /* Replaces each score of two rows, in the order of the sums of multiply_add, with 2^(score * unit - top). `top` is the
- * rounded product of the largest score so far and the unit. `shrink` becomes the factor of the sums so far. All scores
- * of a row have the same `top`, so its error cancels in quotients. */
+ * rounded product of the largest score so far and the unit. `shrink` becomes the factor by which the sums so far must
+ * be multiplied. All scores of a row have the same `top`, so its error cancels in quotients. */
 template <int N8>
 __device__ __forceinline__ void softmax_tile(float (&score)[N8][4], float unit, float (&top)[2],
                                              float (&sum)[2], float (&shrink)[2]) {

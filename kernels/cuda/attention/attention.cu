@@ -1,5 +1,5 @@
-/* Computes the ops of kernels/cpu/attention.c, with the same formulas, for calls that cuDNN does not support. This
- * file processes F64 and F32 with multiply-adds; attention_mma.cu processes 16-bit storage.
+/* Computes the ops of kernels/cpu/attention.c, with the same formulas, for calls that cuDNN does not support. This file
+ * handles F64 and F32 with multiply-adds; attention_mma.cu handles 16-bit storage.
  *
  * The backward pass does not add results of different blocks: one pass over tiles of rows computes dq, and one pass
  * over tiles of keys computes dk and dv. Each pass recomputes the probabilities from lse. A block of the second pass
@@ -73,7 +73,7 @@ __device__ static void dot(Shared<R> &m, const Lines &a, const Lines &b, int wid
     }
 }
 
-/* Sets m.weight to x. No thread may still need the previous content. */
+/* Sets m.weight to x. All threads must have finished reading its previous contents. */
 template <typename R> __device__ static void put_weight(Shared<R> &m, const Scores<R> &x) {
     const Place at = place();
 #pragma unroll
@@ -222,7 +222,7 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) forward(
     constexpr int N = EACH<R>;
     __shared__ Shared<R> m;
     const Place at = place();
-    /* A tile's causal work grows with its index, so the tiles with the most work start first. */
+    /* With a causal mask, a tile's work grows with its index, so the tiles with the most work start first. */
     const int pair = (int)blockIdx.x / tiles, row0 = (tiles - 1 - (int)blockIdx.x % tiles) * TILE<R>;
     const int64_t sample = pair / p.g, group = pair % p.g;
     find_lines(p, sample, group, row0, m);
@@ -408,8 +408,8 @@ extern "C" void cuda_attention(const Call *c) {
     LAUNCHED();
 }
 
-/* Assigns the parts of the scratch memory, and returns its size in bytes. `gradient` is true if the gradient of a
- * bias is needed. */
+/* Lays out the scratch memory (sets the pointers to its parts), and returns its size in bytes. `gradient` is true if
+ * the gradient of a bias is needed. */
 static size_t place_scratch(Flash *p, DType dtype, bool gradient, char *memory) {
     const size_t rows = (size_t)p->rows, real = dtype == F64 ? sizeof(double) : sizeof(float);
     const size_t sizes[] = {(size_t)p->b * p->g * rows * 2 * real, (size_t)p->b * rows * sizeof(Range),

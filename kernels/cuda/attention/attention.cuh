@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* attention_cudnn.cu. Starts the call and returns true, or returns false if cuDNN does not support the call. */
+/* attention_cudnn.cu. If cuDNN supports the call, starts it and returns true; otherwise returns false. */
 bool attention_cudnn(const Call *);
 bool attention_grad_cudnn(const Call *);
 

@@ -1,7 +1,7 @@
-/* Biases that depend on the distance, for Isotron's attention kernels: ALiBi, or a relative position bias. The kernels
- * read a table of each head's biases by distance. For a relative position bias, they also read a table of buckets. In
- * the backward pass, the attention kernels sum the gradients of the scores by row and bucket. The code below then sums
- * over rows in a fixed order. */
+/* Biases that depend on the distance between query and key, for Isotron's attention kernels: ALiBi, or a relative
+ * position bias. The kernels read a table of each head's biases by distance. For a relative position bias, they also
+ * read a table of buckets. In the backward pass, the attention kernels sum the gradients of the scores by row and
+ * bucket. The code in this file then sums over rows in a fixed order. */
 #include "kernels/cuda/attention/flash.cuh"
 
 static RelativeBuckets buckets_of(const Call *c, const Flash &p) {

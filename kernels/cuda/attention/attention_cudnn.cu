@@ -1,13 +1,13 @@
 /* Attention by cuDNN's fused kernels: decides which calls they support, builds their plans, and runs them.
  *
- * To cuDNN, each kv group of a sample, with the query heads of the group, is one batch element. The heads of
- * Megatron-LM's [s, b, groups, (q.., k, v), d] therefore have even strides, and q, k, v and their gradients are used in
+ * For cuDNN, each kv group of a sample, with the query heads of the group, is one batch element. The heads of
+ * Megatron-LM's [s, b, groups, (q.., k, v), d] are therefore evenly spaced, and q, k, v and their gradients are used in
  * place.
  *
  * The dry run builds the plans (cuda_plans_attention), which needs a second per shape. A shape without a plan uses
  * Isotron's kernels: for example, each step of generation has a new shape. Calls that cuDNN does not support, or that
- * it is known or suspected to compute wrongly, also use Isotron's kernels. attention_path describes the
- * implementation of a call and the reason. */
+ * it is known or suspected to compute wrongly, also use Isotron's kernels. attention_path describes which
+ * implementation computes a call, and why. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,7 +155,7 @@ static const char *refuse_mask(const AttentionAttr *at, AttentionShape *a) {
     const int64_t first = a->s - 1 + shift - at->window_left; /* the last query's first key */
     const bool ends = at->window_right != WINDOW_OFF && last < a->t - 1,
                begins = at->window_left != WINDOW_OFF && first > 0;
-    /* For such a query, cuDNN's softmax would be NaN, but Isotron's is 0. */
+    /* For a query that attends to no key, cuDNN's softmax would be NaN, but Isotron's is 0. */
     if ((ends && last < 0) || (begins && first >= a->t)) return "a query that attends to no key";
     if (!ends && !begins) return NULL;
     if (!ends) return "a window without a causal mask";
@@ -182,8 +182,8 @@ static const char *refuse_version(const Cuda *cuda, const AttentionShape *a) {
     return NULL;
 }
 
-/* The deterministic backward pass also computes the scores outside of the window (the nondeterministic one does not).
- * Without a window, it is two thirds as fast as Isotron's kernels. Isotron's kernels are therefore faster if a query
+/* cuDNN's deterministic backward pass also computes the scores outside the window (the nondeterministic one does not).
+ * Without a window, Isotron's kernels are two thirds as fast as cuDNN's. With one, they are faster at least if a query
  * attends to less than a quarter of the keys. */
 static bool is_narrow(const AttentionShape *a) {
     return a->backward && !a->any_order && a->window && 4 * a->window <= a->t;
@@ -215,7 +215,7 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     const char *why = refuse_tensors(&o, a);
     if (!why) why = refuse_mask(at, a);
     a->padded = o.lengths != NULL;
-    /* A query in the padding might attend to no key, as if there were more queries than keys. */
+    /* A padding query might attend to no key, as if there were more queries than keys. */
     if (!why && a->padded && (a->window || a->mask == MASK_BOTTOM_RIGHT))
         why = "padded keys with a window or an offset of the mask";
     if (!why) why = refuse_version(cuda_of(c->device), a);
@@ -238,10 +238,10 @@ static int64_t bytes_of_one(const AttentionShape *a) {
 
 /* Returns the number of (sample, group) pairs that are processed in one part. The backward pass is deterministic,
  * unless the device allows sums in any order. A deterministic backward pass needs scratch memory that is quadratic in
- * the sequence length. A part may therefore use only 1/64 of the GPU's memory (2 GiB on an H200), which still contains
- * enough work to keep the GPU busy. A single pair may use 1/8 of the memory (on an H200: 4 heads of 46k positions).
- * Isotron's kernels, whose scratch memory is linear, process larger pairs. The result depends only on sizes, so every
- * run makes the same decision. The nondeterministic backward pass, which needs only linear memory, has the same
+ * the sequence length. A part may therefore use only 1/64 of the GPU's memory (2 GiB on an H200), which is still enough
+ * work to keep the GPU busy. A single pair may use 1/8 of the memory (on an H200: 4 heads of 46k positions). Isotron's
+ * kernels, whose scratch memory is linear, process larger pairs. The result depends only on sizes, so every run makes
+ * the same decision. The nondeterministic backward pass, which needs only linear memory, has the same
  * limits. */
 static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     const int64_t one = bytes_of_one(a), memory = (int64_t)cuda->memory;

@@ -19,10 +19,11 @@ typedef enum AttentionMask {
 typedef struct AttentionShape {
     int64_t backward, type;           /* type: a 16-bit cudnnDataType_t */
     int64_t batch, heads, s, t, d, e; /* s queries, t keys, d columns of q and k, e of v and y */
-    /* window: number of keys, including its position, that a query attends to; 0 if only the mask limits it */
+    /* window: number of keys that a query attends to, including the key at its position; 0 if only the mask limits
+     * it */
     int64_t mask, window;
     int64_t padded;    /* nonzero if batch elements have lengths */
-    int64_t any_order; /* backward pass: nonzero if dq can be summed in any order, in AT_DQ_SUMS */
+    int64_t any_order; /* backward pass: nonzero if dq may be summed in any order, in AT_DQ_SUMS */
     double scale;      /* factor of q.k */
     HeadStrides q, k, v, y;
     HeadStrides dy, dq, dk, dv; /* used only in the backward pass */
@@ -45,7 +46,7 @@ typedef enum AttentionTensor {
     AT_KEY_LENGTHS,
     AT_SCALE, /* AT_SCALE to AT_QUERIES are numbers in host memory */
     AT_ONE,
-    AT_HIDDEN,         /* -inf: the score of a key that the mask excludes */
+    AT_HIDDEN,         /* -inf: the score of a key that the mask hides */
     AT_HIDDEN_BEFORE,  /* -inf: the score of a key before the window */
     AT_HIDDEN_PADDING, /* -inf: the score of a padding key */
     AT_WINDOW,

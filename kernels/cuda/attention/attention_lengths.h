@@ -4,8 +4,8 @@
 #include "base/zigzag.h"
 #include "tensor/call.h"
 
-/* Pairs [first, first + count) of a call. All queries of a sample are counted, because queries in the padding also
- * attend to the keys. */
+/* Pairs [first, first + count) of a call. All queries of a sample are counted, because padding queries also attend to
+ * the keys. */
 typedef struct PaddedPairs {
     const int64_t *lengths; /* lengths of the samples */
     SequenceSlice key;

@@ -5,7 +5,7 @@
  * Each of four warps processes 16 or 32 lines of a tile. Tiles of 64 lines of the other operand pass through shared
  * memory. The forward pass and the pass for dq iterate over tiles of keys. The pass for dk and dv iterates over tiles
  * of rows, with transposed scores. In all three passes, the result of one GEMM is therefore in the registers in which
- * the next GEMM needs its operand. A result has at most W columns: for wider heads, several blocks compute the
+ * the next GEMM needs its operand. A block's result has at most W columns: for wider heads, several blocks compute the
  * result, and each computes all scores. */
 #include "kernels/cuda/attention/mma_planes.cuh"
 
@@ -18,7 +18,7 @@ template <int M> constexpr int OWN = 16 * M *WARPS; /* number of lines per block
 /* The positions of a tile's keys. */
 struct Run {
     int64_t first;
-    /* whole: the positions are contiguous; blocks: the positions of each four keys are one block of random bits */
+    /* whole: the positions are contiguous; blocks: each group of four keys uses one block of random bits */
     bool whole, blocks;
 };
 __device__ static Run run_of(const Flash &p, int key0) {
@@ -81,7 +81,7 @@ __device__ __noinline__ static uint32_t kept_by_key(const Flash &p, const Run &r
                     << i;
         return kept;
     }
-    uint32_t drawn = 0; /* the bits of four keys, for element `one` of each n */
+    uint32_t drawn = 0; /* the random bits of four keys, for element `one` of each n */
 #pragma unroll 1
     for (int n = 0; n < 8; n++) {
         const int key = own + one / 2 * 8 + lane / 16 * 4;
@@ -102,8 +102,8 @@ __device__ __forceinline__ void drop(float (&x)[OTHERS / 8][4], uint32_t kept) {
 
 /* ---- a block of rows: for the forward pass and the pass for dq ---- */
 
-/* Rows of a kv group of a sample, beginning at row0, and columns of the result, beginning at `first`. A tile's causal
- * work grows with its index, so the tiles with the most work start first. */
+/* Rows of a kv group of a sample, beginning at row0, and columns of the result, beginning at `first`. With a causal
+ * mask, a tile's work grows with its index, so the tiles with the most work start first. */
 struct RowBlock {
     int first, pair, row0;
     int64_t sample, group;
@@ -247,7 +247,7 @@ __device__ __forceinline__ void add_to_bins(const Flash &p, const BiasLines &at,
     }
 }
 
-/* Stores the sums of the bins of the four lanes that share a row. */
+/* Adds the bins of the four lanes that share a row, and stores the sums. */
 __device__ static void store_bins(const Flash &p, const RowBlock &x, int own, const float *bins) {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -314,7 +314,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         }
         add_lines<T, M, W>(y, score, k_plane + k_bytes);
     }
-    all_arrived(); /* if the rows attend to no key, the code has not yet waited for their copies */
+    all_arrived(); /* if the rows attend to no key, no code has waited for their copies yet */
     float *room = (float *)memory + threadIdx.x / 32 * ROOM<W>;
     const Lines to = query_lines(p, p.y, x.sample, x.group, x.row0, ROWS);
 #pragma unroll
@@ -427,7 +427,7 @@ struct Seen {
     int tiles, key0, next; /* the next tile to examine */
     uint32_t mask;         /* the tiles among the 32 before `next` that have not been returned yet */
 
-    __device__ __forceinline__ int take() { /* returns `tiles` if none is left */
+    __device__ __forceinline__ int take() { /* returns the next such tile, or `tiles` if none is left */
         while (!mask) {
             if (next >= tiles) return tiles;
             const int at = next + (int)threadIdx.x % 32;
@@ -441,7 +441,7 @@ struct Seen {
     }
 };
 
-/* The data of a tile of rows, except its planes. */
+/* The data of a tile of rows that is not in planes. */
 struct RowTile {
     Range range[OTHERS];
     RowSums<float> sums[OTHERS];
@@ -548,7 +548,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- launches ---- */
 
-/* The size of shared memory: two stages if two blocks then fit on a multiprocessor, otherwise one stage. */
+/* The size of shared memory. There are two stages if two blocks then fit on a multiprocessor, otherwise one stage. */
 struct Memory {
     int stages, bytes;
 };

@@ -7,7 +7,7 @@
  * why". The string is valid until the next call for the device. */
 const char *attention_path(const Call *);
 
-/* The number of calls of both ops since the device was opened. */
+/* The numbers of calls of both ops since the device was opened. */
 typedef struct AttentionCounts {
     int64_t cudnn, own;
 } AttentionCounts;

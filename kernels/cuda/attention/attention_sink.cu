@@ -175,9 +175,9 @@ extern "C" void cuda_attention_sink(const Call *c) {
     if (tensor_count(y)) STORAGE_SWITCH(y->dtype, add_to<T>(c));
 }
 
-/* Returns the number of blocks that share the positions of a sample. One sample is enough to keep the GPU busy, and
- * each block has some work. The number does not depend on the number of samples, so the division of samples into
- * microbatches does not affect results. */
+/* Returns the number of blocks that share the positions of a sample. The blocks of one sample are enough to keep the
+ * GPU busy, and each block has some work. The number does not depend on the number of samples, so the division of
+ * samples into microbatches does not affect results. */
 static unsigned chunks_of(const Call *c, const Shape *x, unsigned tile) {
     const int64_t most = ceil_div((int64_t)cuda_of(c->device)->multiprocessors * 4, ceil_div(x->heads, tile)),
                   want = ceil_div(x->s, (int64_t)UNROLL * ((THREADS >> x->share) / tile));

@@ -204,7 +204,7 @@ template <typename R> static __global__ void gradient_of_queries(const Problem p
     }
 }
 
-/* Computes dk from q and ds, or dv from dy and the stored probabilities. */
+/* Computes dk (from q and ds) or dv (from dy and the stored probabilities). */
 template <typename R> static __global__ void gradient_of_keys(const Problem p, View out, bool values) {
     const int64_t t = p.k.dim[0], width = out.dim[4], b = p.q.dim[1], g = p.q.dim[2],
                   queries = p.q.dim[3] * p.q.dim[0];

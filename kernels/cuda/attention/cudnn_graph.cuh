@@ -16,7 +16,7 @@ typedef struct Graph {
     Descriptor op[GRAPH_OPS];
     Descriptor plan; /* NULL if there is no plan */
     int64_t bound[GRAPH_IDS],
-        next; /* ids: the ids of the tensors that need memory; next: the next id of a virtual tensor */
+        next; /* bound: ids of the tensors that need memory; next: id for the next virtual tensor */
     int n_made, n_ops, n_bound;
     size_t workspace; /* size of the plan's workspace in bytes */
     char why[160];    /* "" if there is no error */
@@ -29,22 +29,22 @@ typedef struct Dims {
 Dims dims_dense(int64_t, int64_t, int64_t, int64_t);
 Dims dims_transposed(Dims); /* transposes the last two dimensions */
 
-/* Returns a tensor in memory. The address of the tensor, a multiple of 16 bytes, is element `id` < GRAPH_IDS of
- * graph_run's argument. */
+/* Returns a tensor in memory. The address of the tensor, a multiple of 16, is element `id` < GRAPH_IDS of graph_run's
+ * argument. */
 Descriptor graph_tensor(Graph *, int64_t id, cudnnDataType_t, Dims);
 /* Returns a number in host memory, which is read when the graph runs. */
 Descriptor graph_scalar(Graph *, int64_t id, cudnnDataType_t);
 /* Returns a tensor that exists only inside the graph. */
 Descriptor graph_virtual(Graph *, cudnnDataType_t, Dims);
 
-/* Adds an operation on elements. Arguments that the operation does not need are NULL. `precision` is the type of its
+/* Adds an elementwise operation. Arguments that the operation does not need are NULL. `precision` is the type of its
  * arithmetic. */
 void graph_pointwise(Graph *, cudnnPointwiseMode_t, cudnnDataType_t precision, Descriptor x, Descriptor b,
                      Descriptor t, Descriptor y);
 /* Adds an operation that sets y to the index along an axis. */
 void graph_index(Graph *, int64_t axis, cudnnDataType_t precision, Descriptor like, Descriptor y);
-/* The valid sizes in c [m,n] = a [m,k] b [k,n] for each batch element. Rows and columns beyond these sizes are ignored.
- * A size is INT32 [batch,1,1,1], or NULL if there is no limit. */
+/* Each batch element's valid sizes in c [m,n] = a [m,k] b [k,n]. Rows and columns beyond these sizes are ignored. A
+ * size is INT32 [batch,1,1,1], or NULL if there is no limit. */
 typedef struct GraphSizes {
     Descriptor m, n, k;
 } GraphSizes;

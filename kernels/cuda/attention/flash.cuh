@@ -30,15 +30,15 @@ struct Span {
     int begin, end, all_begin, all_end;
 };
 
-/* The values of a row that the backward pass needs: lse in the kernel's logarithm (0 if the row attends to no key), and
- * sum(dy * y). */
+/* The values that the backward pass needs for a row: lse in the kernel's logarithm (0 if the row attends to no key),
+ * and sum(dy * y). */
 template <typename R> struct RowSums { R base, delta; };
 
 struct Flash {
     Heads q, k, v, dy, y, dq, dk, dv;
     Cells lse;                            /* [b,g,r,s] */
     int b, g, r, s, t, d, e, rows, tiles; /* tiles: number of tiles of rows in the backward pass */
-    double scale, cap;                    /* a cap of 0 means none */
+    double scale, cap;                    /* if `cap` is 0, there is no cap */
     float unit;                           /* used by attention_mma.cu */
     SequenceSlice query, key;
     int64_t left, right, chunk_size;
@@ -72,7 +72,7 @@ __device__ static inline Range visible_keys(const Flash &p, int64_t sample, int 
 }
 
 /* Writes the ranges of rows [row0, row0 + tile) to shared memory. All threads of a block must call this; the
- * block has at least `tile` threads. Rows after the last one attend to no key, and the span ignores them. */
+ * block has at least `tile` threads. Rows after the last one attend to no key, and do not count towards the span. */
 __device__ static inline void find_ranges(const Flash &p, int64_t sample, int row0, int tile, Range *range,
                                           Span *span) {
     if (threadIdx.x == 0) span->begin = p.t, span->end = 0, span->all_begin = 0, span->all_end = p.t;
@@ -190,8 +190,8 @@ constexpr double LOG2_E = 1.4426950408889634;
 void attention_mma(const Call *, const Flash *);
 void attention_grad_mma(const Call *, const Flash *);
 
-/* attention_bias.cu. Assigns scratch memory to the tables, and if `gradient`, also to the sums. Returns the size in
- * bytes, which is 0 without a bias. */
+/* attention_bias.cu. Places the tables and, if `gradient`, the sums in scratch memory. Returns the size in bytes, which
+ * is 0 without a bias. */
 size_t place_bias(Flash *, DType, bool gradient, char *memory);
 void tabulate_bias(const Call *, const Flash *, const Tensor *bias);
 /* Writes the sum of bias_sums to dbias, or adds it to dbias. */

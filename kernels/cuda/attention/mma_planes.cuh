@@ -58,14 +58,13 @@ __device__ __forceinline__ void load_plane(uint32_t plane, const Lines &x, bool 
         }
 }
 
-/* Waits until the copies of all threads are complete, and until all threads have used their previous
- * copies. */
+/* Waits until the copies of all threads are complete, and until no thread needs the previous copies. */
 __device__ __forceinline__ void all_arrived() {
     copies_arrived();
     __syncthreads();
 }
-/* Must be called before each tile. Loads the tile that is `ahead` (1 or 0) tiles after the current one, if it exists.
- * Returns whether the current tile exists, because the loop begins `ahead` tiles before the first tile. */
+/* Call this function before each tile. Loads the tile that is `ahead` (1 or 0) tiles after the current one, if it
+ * exists. Returns whether the current tile exists: the loop begins `ahead` tiles before the first tile. */
 template <typename Load>
 __device__ __forceinline__ bool turn(bool present, bool coming, int ahead, const Load &load) {
     if (present) all_arrived();

@@ -44,13 +44,12 @@ struct NewRows {
     const int64_t *row;
     void *pool[2];
     DeviceAssert *failure;
-    const char *message; /* of the failure if a position is outside of the table */
+    const char *message; /* the failure's message if a position is outside the table */
 };
 
-/* paged_tiles.cu. Returns whether it has a kernel for the operands. The answer must not depend on the number of
- * tokens. */
+/* Returns whether paged_tiles.cu has a kernel for the operands. The answer must not depend on the number of tokens. */
 bool paged_has_tiles(const Call *);
-/* Returns the number of blocks if each block computes all splits. */
+/* Returns the number of blocks that run if each block computes all splits. */
 int64_t paged_tile_blocks(const Call *, const Paged &);
 /* part: [tokens, heads, splits, e + 2], or NULL. With NewRows.cos, every token is a tile, and part is not NULL. */
 void paged_run_tiles(const Call *, const Paged &, const NewRows &, float *part);

@@ -1,8 +1,8 @@
-/* Computes the ops of kernels/ops.def for pages. kernels/cpu/attention.c contains the formulas. Keys form splits of
- * SPLIT rows. The softmax of each split is computed separately, and the splits are then merged in order, so that the
- * result of a token does not depend on other tokens or on the number of blocks. If there are too few blocks for the
- * GPU, each split has a block, and a second kernel merges the splits. Otherwise, a block computes all splits of its
- * heads. Both methods merge with the same operations. y and lse are written. */
+/* Computes the ops for keys in pages (kernels/ops.def). kernels/cpu/attention.c contains the formulas. Keys are divided
+ * into splits of SPLIT rows. The softmax of each split is computed separately, and the splits are then merged in order,
+ * so that the result of a token does not depend on other tokens or on the number of blocks. If there are too few blocks
+ * for the GPU, each split has a block, and a second kernel merges the splits. Otherwise, a block computes all splits of
+ * its heads. Both methods merge with the same operations. y and lse are written. */
 #include "kernels/cuda/attention/paged.cuh"
 #include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/pdl.cuh"
@@ -311,7 +311,7 @@ static Call attention_of(const Call *c, Tensor *q) {
 }
 
 /* Returns whether attention itself rotates and stores rows, which is faster for a few tokens. Results are bitwise equal
- * if it does not. */
+ * either way. */
 static bool rotates(const Call *c, const Paged &p) {
     return p.tiles && p.splits > 1 && !c->in[7] && p.d == p.e &&
            ((const RopePagedAttr *)c->attr)->rope.dim % 16 == 0 && aligned_16(c->in[1]->data) &&

@@ -1,10 +1,11 @@
 /* paged_attention for 16-bit storage on sm_90a: up to 64 queries, of tokens and heads that share keys, are the rows of
  * a product on the tensor cores. One warp copies tiles of TILE keys and values from pages to shared memory, and groups
- * of four warps multiply them. Each split of SPLIT keys has a separate softmax, and splits are merged in order. The block
- * that computes all splits merges them; if each split has a block, the last of these blocks does. For tiles of many
- * tokens, a second kernel does. A row's result therefore depends on neither other rows nor the number of blocks. Rows
- * that were stored in earlier passes are copied before the previous kernel ends. If every token is a tile, a block can
- * also rotate its queries, and rotate and store its new key. Scores are in units of log(2). */
+ * of four warps multiply them. Each split of SPLIT keys has a separate softmax, and splits are merged in order. If one
+ * block computes all splits, it also merges them. If each split has a block, the last of these blocks to finish does;
+ * for tiles of many tokens, a second kernel does. A row's result therefore depends on neither other rows nor the number
+ * of blocks. Rows that were stored in earlier passes are copied without waiting for the previous kernel to end. If
+ * every token is a tile, a block can also rotate its queries, and rotate and store its new key. Scores are in units of
+ * log(2). */
 #include "kernels/cuda/attention/paged.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/pdl.cuh"
@@ -47,8 +48,8 @@ struct Parts {
 /* The factor that normalizes a softmax, or 0 if there was no key. */
 __device__ __forceinline__ float inverse(float sum) { return sum == 0 ? 0 : 1 / sum; }
 
-/* A warp merges the splits of a token's head and stores the result. The code is short, because it is rarely in the
- * instruction cache: copies to `room` in shared memory, not registers, hold the splits that are in flight. */
+/* A warp merges the splits of a token's head and stores the result. The code is kept short, because it is rarely in the
+ * instruction cache: it copies splits to `room` in shared memory, not to registers. */
 enum { MERGED = 16 /* splits */ };
 typedef float4 MergeRoom[MERGED][32];
 template <typename T>
@@ -123,9 +124,9 @@ template <int GROUPS, int BOXES> __device__ __forceinline__ void clear_rows(uint
 /* A new key and a new value. */
 template <typename T> using NewUnits = Run<T, 8>[2][2 * LINE / 8];
 
-/* Loads heads x of a token at position `at`, rotates the queries and stores them in tile q. With `stores`, does the same
- * for the key, and stores key and value in `units` and in the pools. A thread rotates one run of pairs in several heads.
- * Rows of the tile without a query keep any values, because hide_keys hides all keys from them. */
+/* Loads the heads x of a token at position `at`, rotates the queries and stores them in tile q. With `stores`, does the
+ * same for the key, and stores key and value in `units` and in the pools. A thread rotates one run of pairs in several
+ * heads. Rows of the tile without a query may contain any values, because hide_keys hides all keys from them. */
 template <typename T, int BOXES>
 __device__ __forceinline__ void rotate_rows(const Paged &p, const NewRows &o, int64_t token, int64_t at,
                                             const T *x, uint32_t q, bool stores, NewUnits<T> &units) {
@@ -256,7 +257,7 @@ __device__ __forceinline__ void end_tile(const Paged &p, const Work &w, const Ne
     groups_wait<GROUPS>();
 }
 
-/* Starts the products of the queries and a tile of keys. */
+/* Starts multiplying the queries by a tile of keys. */
 template <typename T, int GROUPS, int BOXES>
 __device__ __forceinline__ void begin_scores(const Paged &p, const Work &w, const NewUnits<T> &units,
                                              Scores &score, uint64_t queries, const KeyRing &at, int key) {
@@ -276,8 +277,8 @@ __device__ __forceinline__ void begin_scores(const Paged &p, const Work &w, cons
     products_begun();
 }
 
-/* tanh(x) is 1 - 2 / (exp(2 x) + 1). The code is much shorter than that of tanhf, and its absolute error, a few ulp of
- * cap, is smaller than the rounding of a probability. */
+/* tanh(x) is 1 - 2 / (exp(2 x) + 1). This code is much shorter than tanhf's, and its absolute error, a few ulp of cap,
+ * is smaller than the rounding error of a probability. */
 __device__ __forceinline__ float capped(const Tiles &t, float product) {
     return t.cap - __fdividef(2 * t.cap, exp_2(product * t.in) + 1);
 }
@@ -301,7 +302,7 @@ __device__ __forceinline__ void soften(const Tiles &t, Softmax<N8> &x, Scores &s
             prob[j][i] = pack<T>(score[2 * j + i / 2][i % 2 * 2], score[2 * j + i / 2][i % 2 * 2 + 1]);
 }
 
-/* Starts the products of a tile's probabilities and values. FIRST: the sums so far are zero. */
+/* Starts multiplying a tile's probabilities by its values. FIRST: the sums so far are zero. */
 template <typename T, int BOXES, bool FIRST>
 __device__ __forceinline__ void begin_values(Softmax<BOXES * 8> &x, const KeyRing &at,
                                              const float (&shrink)[2], uint32_t (&prob)[TILE / 16][4]) {
@@ -539,7 +540,7 @@ bool paged_has_tiles(const Call *c) {
 static int rows_each(const Paged &p) { return ROWS / (int)p.r; }
 static int64_t parts_of(const Paged &p) { return ceil_div(PAGED_TILE, 2 * rows_each(p)); }
 
-/* With many tokens, more blocks are unnecessary, and would need much scratch memory. */
+/* With many tokens, more blocks are unnecessary and would need much scratch memory. */
 int64_t paged_tile_blocks(const Call *c, const Paged &p) {
     return c->in[8] ? p.tokens > PAGED_TILE ? INT64_MAX : c->in[8]->dim[0] * parts_of(p) * p.g
                     : p.tokens * p.g;
@@ -574,7 +575,7 @@ template <typename T> static void run(const Call *c, const Paged &p, const NewRo
     t.unit = (float)((has_cap ? 1 : a->scale) * LOG2E);
     t.tiles = (int)(list ? list->dim[0] : p.tokens);
     t.arrived = cuda_of(c->device)->arrived;
-    t.stages = part ? SPLIT / TILE : list ? MOST_STAGES : 3; /* 3: room for two blocks on a multiprocessor */
+    t.stages = part ? SPLIT / TILE : list ? MOST_STAGES : 3; /* with 3, two blocks fit on a multiprocessor */
     if (list)
         wide ? launch<T, 2, 2, false>(c, p, t, o, part) : launch<T, 2, 1, false>(c, p, t, o, part);
     else if (part)

@@ -1,5 +1,5 @@
 /* Computes GEMMs of FP8 operands through cuBLASLt: c = sum_k (a a_inverse) (b b_inverse). Tensor cores multiply
- * exactly, and sum in fp32, or in fewer bits if `fast`. If cuBLASLt has no algorithm (a size or address is not a
+ * exactly, and add in fp32 or, if `fast`, with fewer bits. If cuBLASLt has no algorithm (a size or address is not a
  * multiple of 16, both operands are E5M2, or the GPU lacks FP8), each thread computes one element. This is slow, and
  * no layer uses it (src/ops/fp8.c, quantize_emulation). c is written or accumulated; act is written. */
 #include <cuda_fp8.h>

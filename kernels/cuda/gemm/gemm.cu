@@ -1,8 +1,8 @@
-/* Computes GEMMs through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are in F64 for F64 operands, and otherwise
- * in F32 (never in TF32). All GEMMs with equal GemmKeys share the descriptors and the algorithm, so that a call needs
- * only one look-up on the host. Epilogues (GemmEpilogue) are fused or run as separate passes. Column sums of a are
- * fused only if they are F32, because cuBLASLt would otherwise round a sum over all tokens to 16 bits. act is written.
- * With a pre, c is written; without one, c is written or accumulated. dbias is written or accumulated. */
+/* Computes GEMMs through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are computed in F64 for F64 operands, and
+ * otherwise in F32 (never in TF32). All GEMMs with equal GemmKeys share the descriptors and the algorithm, so that a
+ * call needs only one look-up on the host. Epilogues (GemmEpilogue) are fused or run as separate passes. Column sums of
+ * a are fused only if they are F32, because cuBLASLt would otherwise round a sum over all tokens to 16 bits. act is
+ * written. With a pre, c is written; without one, c is written or accumulated. dbias is written or accumulated. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <algorithm>
@@ -143,7 +143,7 @@ int gemm_algos(const GemmState *s, GemmPlan *p, unsigned fused, GemmAlgo out[GEM
     gemm_describe(p, fused);
     LT_CHECK(cublasLtMatmulPreferenceInit(&want));
     prefer(&want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)GEMM_WORKSPACE);
-    /* Partial sums must be added in the workspace, in F32 (F64). If they were added in c, they would be rounded to
+    /* Partial sums must be added in the workspace, in F32 (or F64). If they were added in c, they would be rounded to
      * its type. */
     prefer(&want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
@@ -186,8 +186,8 @@ static int add_algo(const GemmState *s, GemmPlan *p, const GemmAlgo *algo, GemmA
     return n;
 }
 
-/* Adds algorithms that cuBLASLt's heuristic proposes only for other epilogues, but that may be the fastest ones with
- * these epilogues. */
+/* Adds algorithms that cuBLASLt's heuristic proposes only for other epilogues, but that may be the fastest with
+ * these. */
 static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmAlgo *from, int end,
                   GemmAlgo out[GEMM_ALGOS], int n) {
     for (int i = 0; i < end; i++) {
@@ -480,7 +480,7 @@ void gemm_run(const Call *c, const Gemm *g) {
 
 /* Chooses the algorithm for the GEMM's plan or, if ends_elsewhere, for the plan of the GEMM with F32 sums. */
 static GemmPlan *choose(const Device *d, GemmState *s, const Gemm *g) {
-    const double large = 1e9; /* in FLOPs; in smaller GEMMs, the launch is half of the time */
+    const double large = 1e9; /* in FLOPs; the launch takes half of a smaller GEMM's time */
     GemmPlan *p = plan_of(s, g);
     if (p->chosen) return p;
     if (2.0 * (double)g->m * (double)g->n * (double)g->k > large &&

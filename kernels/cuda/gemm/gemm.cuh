@@ -6,16 +6,16 @@
 /* Describes the GEMM c [m,n] = op(a) op(b), or c += op(a) op(b) if c has TENSOR_ACCUM. Matrices are row-major; op is
  * the identity or a transpose.
  *
- * a and b must have the same type. c must have the same type, or F32, or 16 bits for a GEMM of F32. The bias must
- * have the type of c. If `fixed_order`, operands may have any types. The result is rounded once, to c's type, except
- * that it may be rounded to 16 bits before it is added to a 16-bit main gradient.
+ * a and b must have the same type. c must have the same type or F32; for F32 operands, it may have a 16-bit type. The
+ * bias must have the type of c. If `fixed_order`, operands may have any types. The result is rounded once, to c's type,
+ * except that it may be rounded to 16 bits before it is added to a 16-bit main gradient.
  *
- * Absent operands are NULL. `bias` [n] is added to each row. `act` receives the activation of c. With a `pre`, c is
- * multiplied by the derivative of the activation at `pre`. With a bias, an `act` or a `pre`, c must not accumulate.
- * `dbias` receives the column sums of a, which must then be the gradient dy [k,m].
+ * Absent operands are NULL. `bias` [n] is added to each row. `act` receives the activation of c. With `pre`, c is
+ * multiplied by the derivative of the activation at `pre`. With `bias`, `act` or `pre`, c must not accumulate. `dbias`
+ * receives the column sums of a, which must then be the gradient dy [k,m].
  *
- * GEMMs of FP8 operands (not both E5M2; only transpose_b) write F32 or 16 bits. Their sizes must be multiples
- * of 16, and their scales a_inverse and b_inverse must be in device memory. */
+ * FP8 GEMMs write F32 or a 16-bit type. They support only transpose_b, and at most one operand may be E5M2. Sizes must
+ * be multiples of 16, and the scales a_inverse and b_inverse must be in device memory. */
 typedef struct Gemm {
     const char *op;                /* the op's name, for messages */
     bool transpose_a, transpose_b; /* a is stored as [k,m], b as [n,k] */

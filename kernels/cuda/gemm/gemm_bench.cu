@@ -1,5 +1,5 @@
-/* Implements gemm_bench.cuh. Operands are random, because the speed depends on their bits. The operand sets are larger
- * than the L2 cache. */
+/* Implements gemm_bench.cuh. Operands are random, because the speed depends on their bits. Together, the sets of
+ * operands are larger than the L2 cache. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>

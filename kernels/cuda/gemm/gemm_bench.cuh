@@ -12,17 +12,17 @@ typedef struct GemmBench {
     GemmPlan plan; /* a private copy, in which algorithms are tried */
     Gemm gemm;     /* its operands are the tensors below */
     Tensor operand[GEMM_OPERANDS];
-    /* padded sizes of each operand, of the results, and of a set */
+    /* padded sizes in bytes of each operand, of the results, and of a set */
     size_t bytes[GEMM_OPERANDS], results, set;
-    int64_t scales; /* number of FP8 scales; all sets share them */
+    int64_t scales; /* number of FP8 scales, which all sets share */
     cudaStream_t stream;
     cudaEvent_t begin, end;
     int sets, next;
     char *memory; /* the sets, followed by the fingerprint of results and the scales */
 } GemmBench;
 
-/* The operands of Gemm need not have memory: this function allocates sets of operands, and fewer sets if there is
- * little memory. Returns false if there is not enough memory for one set. */
+/* The operands of Gemm need not have memory: this function allocates sets of operands, fewer if there is little memory.
+ * Returns false if there is not enough memory for one set. */
 bool gemm_bench_open(GemmBench *, const Device *, const GemmState *, const GemmPlan *, const Gemm *);
 void gemm_bench_close(GemmBench *);
 /* Selects the algorithm for the next runs. */

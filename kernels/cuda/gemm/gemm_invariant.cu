@@ -1,7 +1,7 @@
 /* Computes GEMMs of 16-bit matrices, y = x w^T + bias, on sm_90a tensor cores. Results do not depend on the number of
- * rows: every element is one chain of wgmma over 16 terms at a time, in order, for any tile size. One warp copies
- * slices of x to shared memory and another copies slices of w, so that steady weights are copied before the previous
- * kernel ends. */
+ * rows: every element is computed by one chain of wgmma, each over 16 terms, in order, for any tile size. One warp
+ * copies slices of x to shared memory and another copies slices of w, so that steady weights can be copied before the
+ * previous kernel ends. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 #include "kernels/cuda/gemm/row_tiles.cuh"
 
@@ -43,7 +43,7 @@ __device__ __forceinline__ void copy_x(const RowTiles &g, const CUtensorMap *x, 
         }
 }
 
-/* If one tile contains all rows, the L2 cache need not keep the weights. */
+/* If one tile contains all rows, weights are read only once, so the L2 cache need not keep them. */
 template <typename S>
 __device__ __forceinline__ void copy_w(const RowTiles &g, const CUtensorMap *w, Slices<S> at) {
     const uint64_t policy = cache_policy(g.down == 1);
@@ -146,7 +146,7 @@ template <typename T, typename S> static void launch(const Call *c, const Gemm *
                (const T *)data_of<T>(gemm->bias), data_of<T>(gemm->c));
 }
 
-/* Returns the number of columns on the multiprocessor with the most columns, if tiles have `wide` columns. */
+/* Returns how many columns the busiest multiprocessor computes if tiles have `wide` columns. */
 static int64_t most_columns(int64_t n, int64_t wide, int64_t multiprocessors) {
     return ceil_div(ceil_div(n, wide), multiprocessors) * wide;
 }

@@ -15,10 +15,10 @@ typedef enum GemmEpilogue {
     /* the activation of the unrounded sums is written to act; a separate pass reads the rounded c */
     GEMM_GELU = 2,
     GEMM_SUMS = 4,  /* the column sums of matrix a are computed in F32 and stored in or added to dbias */
-    GEMM_DGELU = 8, /* unrounded sums are multiplied by the derivative at pre; a separate pass reads c */
+    GEMM_DGELU = 8, /* unrounded sums are multiplied by the derivative at pre; a separate pass reads the rounded c */
 } GemmEpilogue;
 
-/* All values that the choice of an algorithm may depend on. Keys are compared and hashed as bytes, so they
+/* All values on which the choice of an algorithm may depend. Keys are compared and hashed as bytes, so they
  * must be zeroed first. */
 typedef struct GemmKey {
     int64_t m, n, k;
@@ -86,7 +86,7 @@ cublasStatus_t gemm_start(const Call *, const GemmState *, GemmPlan *, const Gem
  * need not have memory. */
 void gemm_tune(const Device *, GemmState *, GemmPlan *, const Gemm *);
 
-/* gemm_store.cu. Keeps the measurements with this version of cuBLASLt on GPUs of this kind in a file that all runs
+/* gemm_store.cu. Keeps the measurements for this version of cuBLASLt and this kind of GPU in a file that all runs
  * share. Its folder is $ISOTRON_CACHE_DIR if that is set, otherwise $XDG_CACHE_HOME/isotron or, by default,
  * ~/.cache/isotron. Only one process can open the file at a time. If the file is damaged or cannot be written, the
  * user is warned, and GEMMs are measured again. */

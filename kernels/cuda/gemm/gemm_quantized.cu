@@ -1,8 +1,8 @@
 /* Computes GEMMs y = x w^T of 16-bit rows and a one-byte weight on sm_90a tensor cores. Results do not depend on the
  * number of rows.
  *
- * FP8: x has also been rounded to E4M3. A tensor core adds 32 products and the previous sum with about 14 bits. It
- * therefore adds only LINE_BYTES products, and float additions then add these partial sums in order.
+ * FP8: x has also been rounded to E4M3. A tensor core adds 32 products and the previous sum with a precision of about
+ * 14 bits. It therefore adds only LINE_BYTES products, and float additions then add these partial sums in order.
  *
  * I8: additional warps convert the slices of the weight to the type of x, which represents integers up to 127 exactly.
  * Memory is read once, one byte per weight. With many rows, the weight is converted first (quantized.cu). In both
@@ -19,7 +19,7 @@ template <typename S> constexpr int converted_lines = S::N == 32 ? CONVERTERS : 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 /* Converts the two integers in bytes 0 and 2 of x to 16-bit floats. The integer's bits become the lowest mantissa bits
- * of a float whose last place is 1. A subtraction then leaves the integer. */
+ * of a float, whose last bit has the value 1. A subtraction then leaves the integer. */
 template <typename T> __device__ __forceinline__ uint32_t two_integers(uint32_t x);
 template <> __device__ __forceinline__ uint32_t two_integers<bf16>(uint32_t x) {
     const uint32_t low = (x & 0x007f007fu) | 0x43004300u,
@@ -173,7 +173,7 @@ __device__ __forceinline__ void convert_lines(const RowTiles &g, uint32_t room, 
     const int tiles = ((int)(g.down * g.across) - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
     Ring<S::STAGES> at;
     Ring<converted_lines<S>> line;
-    int turn = 0; /* the team of the line */
+    int turn = 0; /* the team that converts the current line */
 #pragma unroll 1
     for (int slice = 0; slice < tiles * g.slices; slice++, at.next())
 #pragma unroll 1

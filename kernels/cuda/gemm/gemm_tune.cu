@@ -5,7 +5,7 @@
  *
  * Two choices are made and stored. One is the fastest algorithm with results that are bitwise equal to an unmeasured
  * GEMM's results, so that tuning never changes results between ranks or after a restart. The other is the fastest of
- * all algorithms (--gemm-tuning), which is the same in all runs that share the store. */
+ * all algorithms (--gemm-tuning). It is the same in all runs that share the store. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
@@ -22,9 +22,9 @@ static const double WARM_MS = 30, TURN_MS = 0.5;
 static const double HOPELESS = 1.2; /* limit in the first turn, as a multiple of the first candidate's time */
 
 /* Blocks are long runs that keep the GPU busy. The order of candidates is reversed in every other round, so that most
- * of a drift cancels out. Turns predict the speed of long runs only roughly, so the first round includes all
- * candidates that are nearly as fast as the best one. Later rounds include only the best candidates so far, and fewer
- * of them. */
+ * of any drift cancels out. Turns predict the speed of long runs only roughly, so the first round includes all
+ * candidates that are nearly as fast as the best one. Later rounds include fewer and fewer of the best candidates so
+ * far. */
 enum { ROUNDS = 4 };
 typedef struct Entry {
     int most;    /* number of bitwise equal candidates, and number of all candidates */
@@ -58,7 +58,7 @@ static void try_all(GemmBench *b, Candidate *all, int n) {
     }
 }
 
-/* Returns the number of runs that need `ms` together if each run needs `once`. */
+/* Returns the number of runs that together take `ms` if each run takes `once`. */
 static int runs_in(double ms, double once) { return (int)ceil(ms / fmax(once, 1e-4)); }
 
 static void turn(GemmBench *b, Candidate *x, int number) {

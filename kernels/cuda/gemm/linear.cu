@@ -1,5 +1,5 @@
 /* Computes the ops of kernels/cpu/linear.c: y = x w^T + bias over the last dimension, and its gradients dx = dy w (or
- * the gradient of pre), dw = dy^T x, dbias = sum of dy. The op `bias` is y = x + bias. y and act are written; dx
+ * the gradient of pre), dw = dy^T x, dbias = sum of dy. The op `bias` computes y = x + bias. y and act are written; dx
  * (without pre), dw and dbias are written or accumulated. dbias is summed in two stages: over chunks of rows, then
  * over the chunks in order. If the order is fixed, dbias is summed as on the CPU. */
 #include "kernels/cuda/gemm/gemm.cuh"
@@ -140,8 +140,8 @@ static __global__ void sum_samples(Cells dy, int64_t s, int64_t b, int64_t n, Ce
     }
 }
 
-/* Returns the number of chunks. If there are enough rows, the chunks keep a GPU busy, but a single stage must be able
- * to sum them. */
+/* Returns the number of chunks. If there are enough rows, the chunks keep a GPU busy, but they are so few that a single
+ * stage can sum them. */
 static int64_t chunks_of(int64_t rows, int64_t n, int vector) {
     const int64_t wide = ceil_div(n, LANES * vector);
     return std::max<int64_t>(1, std::min({ceil_div(1024, wide), ceil_div(rows, 8 * LINES), (int64_t)128}));

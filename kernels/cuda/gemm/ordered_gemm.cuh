@@ -6,8 +6,8 @@
 #include "kernels/cuda/common.cuh"
 
 /* Describes c [m,n] = a b, plus c or a bias if requested. Element (i,p) of a is at a_at + i * a_row + p * a_col, and
- * element (p,j) of b is at b_at + p * b_row + j * b_col. Both a and b must have a stride of 1. Row i multiplies the
- * bias, which begins at bias_at, by element scale_at + i of `scale`. */
+ * element (p,j) of b is at b_at + p * b_row + j * b_col. Both a and b must have a stride of 1. In row i, the bias,
+ * which begins at bias_at, is multiplied by element scale_at + i of `scale`. */
 struct OrderedGemm {
     /* bias.data is NULL if there is no bias; scale.data is NULL if the factors are 1 */
     Cells a, b, c, bias, scale;
@@ -19,9 +19,9 @@ struct OrderedGemm {
 
 enum { ORDERED_THREADS = 256, ORDERED_DEPTH = 16, ORDERED_PAD = 4 };
 
-/* A thread's share of an operand tile. The tile has `height` lines of ORDERED_DEPTH terms. Elements outside of the
- * operand are 0. Adjacent threads load adjacent elements: of one line if its terms are contiguous, otherwise of
- * adjacent lines. */
+/* A thread's share of an operand tile. The tile has `height` lines of ORDERED_DEPTH terms. Elements outside the operand
+ * are 0. Adjacent threads load adjacent elements: of one line if its terms are contiguous, otherwise of adjacent
+ * lines. */
 template <int height> struct Share {
     static constexpr int COUNT = height * ORDERED_DEPTH / ORDERED_THREADS;
     bool along;

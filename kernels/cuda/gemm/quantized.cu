@@ -49,7 +49,7 @@ template <typename T, int SIZE, int RUNS> struct Row {
         most = block_max(most, room);
         return most <= (sizeof(R) == 8 ? (R)DBL_MAX : (R)FLT_MAX) ? most : (R)NAN;
     }
-    /* Casts the row, if `finite`; otherwise writes zeros. */
+    /* Casts the row if `finite`; otherwise writes zeros. */
     __device__ __forceinline__ void cast(float scale, bool finite, bool integers, uint8_t *all) const {
         uint8_t *q = all + blockIdx.x * n;
         each([&](int64_t i, const Run<T, N> &r) {
@@ -84,8 +84,8 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) inverse[blockIdx.x] = (Real<T>)row_inverse(amax, largest);
 }
 
-/* Rounds rows to FP8. amaxes: NULL, or the largest |x| of each row. It is safe to let the
- * next kernel start early: that kernel waits until this one ends, and this one waits for the previous kernel. */
+/* Rounds rows to FP8. amaxes: NULL, or the largest |x| of each row. It is safe to let the next kernel start early: it
+ * waits until this kernel ends, and this kernel waits for the previous one. */
 template <typename T, int RUNS>
 static __global__ void __launch_bounds__(MANY_THREADS)
     round_rows(const T *x, int64_t n, bool aligned, const Real<T> *amaxes, uint8_t *q, Real<T> *inverse) {
@@ -245,7 +245,8 @@ static void expand_to(const Call *c, DType type, const void *q, bool integers, i
     LAUNCHED();
 }
 
-/* Multiplies many rows by an integer weight. With many rows, converting the weight takes little of the time. */
+/* Multiplies many rows by an integer weight, which is converted first. With many rows, the conversion takes little of
+ * the time. */
 static void run_many_rows(const Call *c, char *scratch, const Parts &p) {
     Tensor x, w, sums;
     Gemm g = expanded_gemm(c, &x, &w, &sums);

@@ -6,9 +6,9 @@
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/pdl.cuh"
 
-/* Tiles of 64 * GROUPS rows and N columns. A slice has DEPTH lines of w, and X_PER_W times as many of x. BLOCKS blocks
- * run on a multiprocessor. If EIGHT, x has at most eight rows. Shared memory contains only these rows, and wgmma reads
- * them again for the tile's other rows, whose sums are not stored. */
+/* Tiles of 64 * GROUPS rows and N columns. A slice has DEPTH lines of w, and X_PER_W times as many of x. BLOCKS is the
+ * number of blocks that run concurrently on each multiprocessor. If EIGHT, x has at most eight rows. Shared memory
+ * contains only these rows, and wgmma reads them again for the tile's other rows, whose sums are not stored. */
 template <int GROUPS_, int N_, int DEPTH_, int STAGES_, int BLOCKS_, bool EIGHT_ = false, int X_PER_W = 1>
 struct Shape {
     static constexpr int GROUPS = GROUPS_, N = N_, DEPTH = DEPTH_, STAGES = STAGES_, BLOCKS = BLOCKS_,
@@ -21,7 +21,7 @@ struct Shape {
 struct RowTiles {
     int64_t m, n;
     int slices, down, across,
-        box;     /* numbers of slices, of tiles in both directions, and of rows per copy of x */
+        box;     /* numbers of slices, of tiles down and across, and of rows per copy of x */
     bool steady; /* LinearAttr */
 };
 
@@ -46,7 +46,7 @@ template <typename S> struct RowLaunch {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* Must be called by one thread. A line of x has X_LINE elements, and a line of w has W_LINE. */
+/* Only one thread may call this function. A line of x has X_LINE elements, and a line of w has W_LINE. */
 template <typename S, int X_LINE, int W_LINE>
 __device__ __forceinline__ void load_slices(const RowTiles &g, const CUtensorMap *x, const CUtensorMap *w,
                                             uint32_t room, uint64_t *full, uint64_t *empty) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void load_slices(const RowTiles &g, const CUtensorMap
         for (int i = 0; i < S::DEPTH; i++)
             copy_tile(to + i * S::W_BYTES, w, bar, (slice * S::DEPTH + i) * W_LINE, 0, column);
     };
-    int early = 0; /* number of slices whose weights are loaded before the previous kernel ends */
+    int early = 0; /* number of slices whose weights can be loaded before the previous kernel ends */
     const int first = blockIdx.x / g.down * S::N;
 #pragma unroll 1
     for (; g.steady && early < S::STAGES && early < g.slices; early++) load_w(first, early, early);

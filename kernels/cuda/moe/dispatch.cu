@@ -20,7 +20,7 @@ typedef struct Plan {
     bool ranked;               /* copies beyond the capacity are dropped by probability */
     int64_t *total, *first;    /* [experts]: number of copies, and position of the first copy in the list */
     int *
-        start; /* [experts, chunks]: number of the expert's copies in the chunk, later in all earlier chunks */
+        start; /* [experts, chunks]: first the number of the expert's copies in the chunk, then in all earlier chunks */
     int *list; /* [copies], only if ranked: all copies by expert, in order */
 } Plan;
 
@@ -157,7 +157,7 @@ static __global__ void scan_experts(Plan p, DeviceAssert *failure, const char *m
 
 __device__ __forceinline__ void put_copy(const Plan &p, int64_t copy, int64_t row) {
     p.row[copy] = row;
-    if (row < p.rows) p.copy[row] = copy; /* otherwise there was an error */
+    if (row < p.rows) p.copy[row] = copy; /* otherwise there are too many rows, which is an error */
 }
 
 static __global__ void place_copies(Plan p) {
@@ -209,7 +209,7 @@ template <typename R> __device__ __forceinline__ typename OrderOf<R>::Bits order
     return bits & top ? ~bits : bits | top;
 }
 
-/* Finds, digit by digit, the order_of value of the last copy among the best `*keep` of n copies. *keep becomes the
+/* Finds, digit by digit, the order_of value of the worst copy among the best `*keep` of n copies. *keep becomes the
  * number of kept copies with that value. At least 256 threads must call this function, and all receive both results. */
 template <typename R>
 __device__ typename OrderOf<R>::Bits last_kept(const Cells &prob, const int *list, int n, int *keep) {
@@ -238,8 +238,8 @@ __device__ typename OrderOf<R>::Bits last_kept(const Cells &prob, const int *lis
     return found;
 }
 
-/* Each block finds the best copies of one expert's list, and keeps their order. Earlier copies are preferred if
- * several are equal. */
+/* Each block finds the best copies of one expert's list, and keeps their order. Among equal copies, earlier ones are
+ * preferred. */
 template <typename R> static __global__ void keep_best(Plan p, Cells prob) {
     __shared__ int more[32], equal[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -317,7 +317,7 @@ typedef struct Arriving {
     int64_t *expert;
 } Arriving;
 
-/* Returns the expert for row i among the rows that a rank sends to the experts beginning at a.first. */
+/* Returns the expert of row i among the rows that a rank sends to the experts from a.first on. */
 __device__ __forceinline__ int64_t expert_of(const ArrivalAttr &a, const int64_t *own, int64_t i) {
     /* the rows of expert `low` begin at or before i, and the rows of expert `high` after i */
     int64_t low = 0, high = a.experts;
@@ -331,8 +331,8 @@ __device__ __forceinline__ int64_t expert_of(const ArrivalAttr &a, const int64_t
     return a.first + low;
 }
 
-/* Blocks x process the rows of one rank, which follow the preceding ranks' rows in the part. The last block of the part
- * adds the padding. */
+/* The blocks with index x process the rows of one rank, which follow the preceding ranks' rows in the part. The last
+ * block of the part adds the padding. */
 static __global__ void arrival(Arriving r, DeviceAssert *failure, const char *message) {
     __shared__ int64_t room[32];
     const int64_t rank = blockIdx.x, part = rank % r.attr.etp, thread = blockIdx.y * blockDim.x + threadIdx.x,

@@ -21,7 +21,7 @@ struct Experts {
 
 struct RowTile {
     int64_t expert, first,
-        rows; /* expert: Experts.count for the rows after the last expert, or -1 if the tile is not used */
+        rows; /* expert: Experts.count for rows after the last expert's rows, or -1 if the tile is not used */
 };
 
 /* Finds tile number `tile`; the tiles of an expert begin at its first row. All threads of the block must call this
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void add_biases(float (&sum)[TENSOR_SUMS][4], 
         }
 }
 
-/* Computes y = x w_e^T if w_e is [n,k] (`along` the terms), or y = x w_e if w_e is [k,n], and adds biases. */
+/* Computes y = x w_e^T if w_e is [n,k] (`along`), or y = x w_e if w_e is [k,n], and adds biases. */
 template <typename T, bool along>
 static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
     tensor_rows(const T *x, const T *w, T *y, Experts e, Biases biases, int64_t n, int64_t k, int64_t down,

@@ -46,7 +46,7 @@ template <typename R> __device__ __forceinline__ int first_largest(const R *x, i
     return at;
 }
 
-/* Excludes an expert from selection. */
+/* Excludes an expert from the selection. */
 template <typename R> __device__ __forceinline__ void strike(R *x, int i) {
     if (threadIdx.x % 32 == 0) x[i] = (R)-INFINITY;
     __syncwarp();
@@ -98,7 +98,7 @@ template <typename R> __device__ void choose(int n, int k, R *choice, int *picke
 
 /* ---- softmax over a band of experts ---- */
 
-/* Computes the same as kernels/cpu/router.c. The result is the same in every lane. */
+/* Computes the same values as kernels/cpu/router.c, in every lane. */
 template <typename R> __device__ int choose_in_band(const Router &r, R *rest, R *share) {
     const int n = r.experts, best = first_largest(rest, n), lane = threadIdx.x % 32;
     const R top = rest[best];
