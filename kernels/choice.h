@@ -12,8 +12,8 @@
 typedef struct ChoiceRow {
     /* 1 / temperature; 0: choose the likeliest token or, among equally likely tokens, the lowest id */
     double rate;
-    double least; /* keep tokens whose rate * (logit - largest logit) is at least this value; -INFINITY: all */
-    double top_p; /* 0: off */
+    double least;         /* keep tokens with rate * (logit - largest logit) >= this value; -INFINITY: all */
+    double top_p;         /* 0: off */
     double uniform;       /* in (0, 1); selects the token */
     int64_t top_k;        /* 0: off; 1: choose the likeliest token */
     int64_t known, token; /* if `known` is not 0, the choice is `token` */

@@ -49,7 +49,7 @@ static inline RelativeBuckets relative_buckets_make(int64_t buckets, int64_t max
     RelativeBuckets b = {0};
     b.later = bidirectional ? of_direction : 0, b.exact = exact, b.n = (int32_t)(n - 1);
     for (int64_t i = 1; i < n; i++) {
-        /* Starts below the boundary, at a distance that exceeds the error of float arithmetic. */
+        /* Starts below the boundary by more than the error of float arithmetic. */
         const double about = (double)exact * pow((double)max_distance / (double)exact, (double)i / (double)n);
         int64_t from = (int64_t)(about * (1 - 1e-4)) - 2;
         if (from < exact) from = exact;

@@ -70,7 +70,7 @@ static inline int64_t clip_norms(const Call *c) {
     return n;
 }
 
-/* Clips each of n gradients by its norm. If one norm is not finite, no gradient updates its parameters. */
+/* Clips each of n gradients by its norm. If any norm is not finite, no parameters are updated. */
 HOST_DEVICE static inline void clip_each(int64_t n, const double *squares, double most,
                                          const StepNumbers *from, StepNumbers *step, ClipOutcome *outcome) {
     double updates = 1;

@@ -185,7 +185,7 @@ template <typename T> struct Chooser {
     __device__ int draw(double uniform) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const Sum same = edge ? weight(Order<R>::number(edge)) : 0;
-        int first = 0, length = n, past = 0; /* past: number of tokens before `first` that have the edge's key */
+        int first = 0, length = n, past = 0; /* past: tokens before `first` with the edge's key */
         Sum before = 0, target = 0;
         do {
             const bool whole = length == n;

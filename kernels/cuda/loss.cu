@@ -372,7 +372,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     R by = dloss.get<R>(token);
     for (int turn = 0; row < o.rows; turn ^= 1) {
         const T *x = logits + row * o.width;
-        const R at = target < 0 ? (R)0 : to_real<R>(x[target]); /* read now, because the gradient may overwrite it */
+        const R at = target < 0 ? (R)0 : to_real<R>(x[target]); /* the gradient may overwrite it */
         rows.complete(&all, x, o.columns, room[turn]);
         const R log_sum = log(all.sum), row_lse = all.top + log_sum;
         const RowGrad<T, N> grad(by, row_lse, target, o.columns);

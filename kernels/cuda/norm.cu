@@ -146,8 +146,8 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     }
     const R rstd = 1 / sqrt(team.sum(x.squares()) * o.per_width + o.eps);
     if (!live) return;
-    /* Loads all gains before the first use. Otherwise, each gain would be a separate memory access at the end of the
-     * kernel. */
+    /* Loads all gains before any is used. Otherwise, the kernel would end with a separate memory access for each
+     * gain. */
     Held<T, ROW_HELD> gain;
     gain.template load<true>(p.gain, team, vectors);
     x.template write<PLUS>(p, gain, rstd, p.y + row * o.width, team, vectors);

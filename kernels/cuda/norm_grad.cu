@@ -62,7 +62,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         for (int i = 0; i < K * N; i++) gain_sum[i] = bias_sum[i] = 0;
     }
     __device__ __forceinline__ int column(int k) const { return (team.lane + k * team.size) * N; }
-    /* Returns whether the thread's k-th vector is inside the row. Vectors outside of the row count as 0. */
+    /* Returns whether the thread's k-th vector is inside the row. Vectors outside the row count as 0. */
     __device__ __forceinline__ bool has(int k) const { return column(k) < width; }
     __device__ __forceinline__ R gain_of(int k, int e) const {
         return PLUS ? 1 + gain[k].get(e) : gain[k].get(e);
@@ -160,7 +160,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
             if (has(k)) *(V *)(out + k * team.size * N) = dx;
         }
     }
-    /* Must be called after all rows. Writes the column sums of the block to row `block` of `out`. */
+    /* Call this function after the last row. Writes the column sums of the block to row `block` of `out`. */
     __device__ __forceinline__ void sum_block(const R *mine, V *shared, R *out) const {
         /* The slots have space for two operands in the storage type, which must suffice for the sums. */
         static_assert(N * sizeof(R) <= 2 * sizeof(V),
@@ -199,7 +199,7 @@ static __global__ void __launch_bounds__(RESIDENT) grad_vectors(Norm<Real<T>> o,
     typename Thread::V *slots = (typename Thread::V *)shared;
     wait_for_kernel_before();
     Thread t(o, p, room, slots);
-    /* A row number for Starts has 31 bits. The last bit is needed for numbers past the end. */
+    /* Starts supports row numbers of 31 bits. Numbers past the end need the 32nd bit. */
     const uint32_t step = gridDim.x * blockDim.y, rows = (uint32_t)o.rows;
     uint32_t first = blockIdx.x * blockDim.y, row = first + threadIdx.y;
     int stage = 0;
@@ -244,9 +244,9 @@ struct GradPlan {
 };
 
 /* Chooses vectors per thread and threads per row so that as many of a block's threads as possible have a part of a row,
- * because the threads' slots are the bytes in flight. Among equal choices, rows of several warps use the fewest vectors
- * per thread, to shorten the end of the kernel. Smaller rows use the most vectors, because a warp then adds more rows
- * per pass. */
+ * because the bytes in flight are in these threads' slots. Among equal choices, rows of several warps use the fewest
+ * vectors per thread, to shorten the end of the kernel. Smaller rows use the most vectors, because a warp then adds
+ * more rows per pass. */
 static void choose_team(int64_t vectors, GradPlan *p) {
     int64_t best = 0;
     for (int held = 4; held >= 2; held--) {

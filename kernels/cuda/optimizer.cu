@@ -334,7 +334,7 @@ extern "C" void cuda_sgd(const Call *c) {
         REAL_SWITCH(c->in[0]->dtype, step_sgd<R, R>(c));
 }
 
-/* `along` is rounded in the same operations as on the CPU, because a fused multiply-add could change its sign. */
+/* `along` is rounded after the same operations as on the CPU, because a fused multiply-add could change its sign. */
 template <typename P> __device__ __forceinline__ P rounded_product(P a, P b);
 template <> __device__ __forceinline__ float rounded_product(float a, float b) { return __fmul_rn(a, b); }
 template <> __device__ __forceinline__ double rounded_product(double a, double b) { return __dmul_rn(a, b); }
@@ -491,7 +491,7 @@ extern "C" void cuda_qk_clip(const Call *c) {
 
 /* ---- clipping by the gradient's norm ---- */
 
-/* A single thread processes the limbs one after the other, like the host. */
+/* A single thread processes the limbs one after the other, as the host does. */
 static __global__ void clip(const int64_t *sum, int n, const StepNumbers *from, double most,
                             StepNumbers *step, ClipOutcome *outcome) {
     __shared__ ExactSum squares[CLIP_NORMS];

@@ -1,13 +1,13 @@
 /* Programmatic dependent launch (PDL, sm_90): the blocks of a kernel become resident while earlier kernels still run.
- * This hides the launch latency. On older GPUs, they start once the previous kernel ends.
+ * This hides the launch latency. On older GPUs, the blocks start once the previous kernel ends.
  *
  * A PDL kernel first allows the next kernel to start, so that several later kernels can be resident, and then waits:
  * - Before the wait, a thread must not access memory that an earlier kernel may still write, including gains and
  *   tables, nor write memory that an earlier kernel may still read. Before the wait, a kernel may read kernel
- *   arguments, and memory that no kernel has written since the last copy (LinearAttr.steady, Pages).
+ *   arguments, and memory that no kernel has written since it was last copied (LinearAttr.steady, Pages).
  * - Kernels end in order: a kernel's wait returns only after the previous kernel ends. A kernel that waits therefore
- *   runs after all earlier work, as does any later work without PDL (library kernels, copies, events). At least one
- *   thread of a kernel must wait. */
+ *   runs after all earlier work, as does any later work without PDL (library kernels, copies, events). In every kernel,
+ *   at least one thread must wait. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -18,7 +18,7 @@ __device__ __forceinline__ void wait_for_kernel_before() {
     asm volatile("griddepcontrol.wait;" : : : "memory");
 #endif
 }
-/* Blocks of the next kernel can start once all blocks have called this or have finished. */
+/* Blocks of the next kernel can start once all blocks have called this function or have finished. */
 __device__ __forceinline__ void allow_next_kernel() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
@@ -34,7 +34,8 @@ __device__ __forceinline__ void start_pdl() {
     wait_for_kernel_before();
 }
 
-/* Returns whether the GPU and the compiled code support PDL. Code for older architectures does not support it. */
+/* Returns whether the GPU and the compiled code support PDL. Code that was compiled for older architectures does
+ * not. */
 static inline bool waits_for_kernels(Cuda *gpu, const void *kernel) {
     if (!gpu->code) {
         cudaFuncAttributes a;

@@ -232,7 +232,7 @@ static __global__ void __launch_bounds__(32 * TILE_WARPS, 2)
         const int64_t row = tile / across * TILE + threadIdx.x / 32,
                       column = tile % across * TILE + threadIdx.x % 32 * 4, at = row * b.width + column;
         const int64_t below = column < b.width ? (b.rows - row + TILE_WARPS - 1) / TILE_WARPS : 0;
-        const int rows = below < HELD ? (int)below : HELD; /* the thread's number of rows */
+        const int rows = below < HELD ? (int)below : HELD; /* number of rows that the thread processes */
         float v[HELD][4], scale[4], inverse[4];
 #pragma unroll
         for (int h = 0; h < HELD; h++) {

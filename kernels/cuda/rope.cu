@@ -1,16 +1,16 @@
-/* Computes op rope, and the rotation and storing of rope_paged_attention (rope_store) unless paged_tiles.cu does. y,
- * which may be x, is written or accumulated. In rope_store, each group of x has two more heads, a key and a value, which
- * are written to rows of the pools.
+/* Computes op rope and, unless paged_tiles.cu does it, the rotation and storing of rope_paged_attention (rope_store).
+ * y, which may be x, is written or accumulated. In rope_store, each group of x has two more heads, a key and a value,
+ * which are written to rows of the pools.
  *
  * A thread processes a run of pairs in some neighbouring heads of a token. All loads are in flight before the first
- * rotation, and cosines and sines are loaded once. Elements without rotation are additional runs. A block is
- * [tokens][shares of the heads][runs]. Blocks are small, so that a multiprocessor runs several: one computes while
+ * rotation, and cosines and sines are loaded once. Elements without rotation are additional runs. A block's dimensions
+ * are [tokens][shares of the heads][runs]. Blocks are small, so that a multiprocessor runs several: one computes while
  * others wait for memory, and the last blocks finish quickly. */
 #include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/pdl.cuh"
 
-/* HEADS: heads per share. RESIDENT: blocks per multiprocessor. MOST_DEEP and MOST_BLOCKS are CUDA's limits of a
- * block's third dimension, and of a grid's second and third dimensions. */
+/* HEADS: heads per share. RESIDENT: blocks per multiprocessor. MOST_DEEP and MOST_BLOCKS are CUDA's limits on a block's
+ * third dimension, and of a grid's second and third dimensions. */
 enum { THREADS = 160, RESIDENT = 4, HEADS = 4, MOST_DEEP = 64, MOST_BLOCKS = 65535 };
 
 /* The two elements of a pair are in the two halves of a run, or are neighbours in it. */
@@ -23,7 +23,7 @@ template <typename T> struct Rope {
     int64_t table;                    /* number of positions */
     int64_t x_stride[4], y_stride[4]; /* strides between positions, samples, groups and heads */
     uint32_t tokens, samples, length; /* length: number of tokens per sample */
-    /* per token: number of heads and of shares; share i begins at head i * HEADS */
+    /* per token: numbers of heads and of shares; share i begins at head i * HEADS */
     uint32_t heads, per_group, shares;
     int half, rest; /* per head: number of pairs, and of elements after the pairs */
     int pair_runs, rest_runs;
@@ -84,8 +84,8 @@ __device__ __forceinline__ void turn_all(const Rope<T> &o, Turned<T> *p, const T
     p->high.fill(v + N);
 }
 
-/* The offset of a head of x or y in its token, and of the following heads. Only one division is needed for all heads
- * of a share, because a division is slower than the work on a vector. */
+/* The offset of a head of x or y in its token, and the distances to the following heads. Only one division is needed
+ * for all heads of a share, because a division is slower than the work on a vector. */
 struct Head {
     /* distance to the next head in the same group, and to the first head of the next group */
     int64_t at, next_head, next_group;

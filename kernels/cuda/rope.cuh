@@ -4,7 +4,7 @@
 #include "kernels/cuda/vectors.cuh"
 
 /* The pairs of a run in a head: their first elements and their second elements or, if pairs are interleaved, the first
- * N of 2N elements and the others. */
+ * N of the 2N elements and the last N. */
 template <typename T> struct Turned { Run<T, VEC<T>> low, high; };
 
 /* Uses fma explicitly, so that rounding does not depend on which operations the compiler contracts. */
@@ -31,7 +31,7 @@ __device__ __forceinline__ void turn_pairs(const Turned<T> &p, bool interleaved,
     }
 }
 
-/* rope.cu. The message of the failure if a position is outside of the table. */
+/* rope.cu. The failure's message if a position is outside the table. */
 extern const char *const rope_message;
 /* rope.cu. Computes the part of rope_paged_attention that precedes attention: the rotated queries are written to y. */
 void rope_store(const Call *);

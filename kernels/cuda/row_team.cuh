@@ -68,7 +68,7 @@ template <typename R, bool MANY> struct Team {
         for (int k = size / 2; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
         return x;
     }
-    /* With team barriers, a block reserves all 16 named barriers that a block can have. */
+    /* If each team has a barrier, the block reserves all 16 named barriers that a block can have. */
     __device__ __forceinline__ void wait() const {
         if constexpr (MANY)
             asm volatile("bar.sync %0, %1;" : : "r"(index + 1), "r"(size) : "memory");

@@ -1,5 +1,5 @@
 /* Vectors of 16 bytes that are copied asynchronously from global to shared memory. Each thread waits
- * (cuda_pipeline.h) only for the copies that it started, and reads only these. */
+ * (cuda_pipeline.h) only for the copies that it started, and reads only their data. */
 #pragma once
 
 #include <cuda_pipeline.h>

@@ -31,7 +31,7 @@ size_t offload_bytes(const Offload *, OffloadMemory);
 
 void offload_begin(Offload *); /* begins a forward pass; discards the contents of the host memory */
 Space *offload_enter(Offload *, int64_t layer);
-/* Must be called after the layer's forward pass. The activations of the layer can be read until the layer after the
+/* Call this function after the layer's forward pass. The activations of the layer can be read until the layer after the
  * next one begins. */
 void offload_leave(Offload *, int64_t layer);
 /* must be called before the first op of the layer's backward pass */

@@ -46,8 +46,8 @@ static Spmd local(const Operands *o, bool is_linear) {
     return count[SPMD_V] ? SPMD_V : count[SPMD_R] ? SPMD_R : SPMD_I;
 }
 
-/* Returns the type of y = x w^T + bias, w [.., out, in]. A third operand of integers is not a bias: it assigns rows
- * to experts. */
+/* Returns the type of y = x w^T + bias, w [.., out, in]. A third operand that contains integers is not a bias: it
+ * assigns rows to experts. */
 static Spmd gemm(const Operands *o) {
     enum { X, W, BIAS };
     const Tensor *const x = o->call->in[X], *const w = o->call->in[W], *const third = o->call->in[BIAS],

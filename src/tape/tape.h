@@ -1,6 +1,6 @@
-/* The tape of coarse ops. Running an op records it. tape_backward visits the records in reverse order and calls each
- * op's hand-written backward function, which also consists of ops. The source of a backward function is next to the
- * source of its forward function.
+/* The tape, which records coarse-grained ops. Running an op records it. tape_backward visits the records in reverse
+ * order and calls each op's hand-written backward function, which also consists of ops. The source of a backward
+ * function is next to the source of its forward function.
  *
  * Memory: outputs of a recorded forward pass are in the slot space until tape_end. Gradients and temporaries are in the
  * transient space, and are freed as soon as the nodes that need them have run. A run of the same code on the null
@@ -42,8 +42,8 @@ typedef struct RunContext {
     /* set by --batch-invariant-mode: a sample's result must not depend on other samples */
     bool batch_invariant;
     uint64_t seed;
-    const Layout *layout; /* NULL if there is one rank */
-    Comm *comm;           /* NULL if the layout has one rank */
+    const Layout *layout; /* NULL if there is only one rank */
+    Comm *comm;           /* NULL if the layout has only one rank */
     Sync *sync;           /* is notified of parameters in use and of complete gradients; may be NULL */
     TapeProbe *probe;     /* NULL if there is no observer */
     void *probe_arg;
@@ -67,7 +67,7 @@ typedef struct MicrobatchContext {
 } MicrobatchContext;
 
 /* The exact lane rounds every value that is not a partial sum to a multiple of 2^-20. A sum of products below 2^13 in
- * magnitude is then exact with any sharding. A value is then rounded to the same grid point in every layout, unless
+ * magnitude is then exact with any sharding. Every value is rounded to the same grid point in every layout, unless
  * rounding noise of 2^-53 crosses the midpoint between two points. In practice, all layouts are therefore bitwise
  * equal. */
 enum { EXACT_GRID_BITS = 20 };
@@ -81,13 +81,13 @@ const RunContext *tape_context(const Tape *);
 /* Sets the fiber on which the tape runs. The tape pauses the fiber before each wait for an operation that does not
  * move integers, so that other fibers can compute. If the fiber is NULL, there are no pauses. */
 void tape_pauses(Tape *, Fiber *);
-/* Sets the space for later gradients and temporaries. No gradient or temporary may be in use. */
+/* Sets the space for later gradients and temporaries. No gradient or temporary may be in use at the call. */
 void tape_transient_to(Tape *, Space *transient);
 /* Opens the tape for one forward pass, and discards everything that was recorded or allocated before. The context is
  * copied. */
 void tape_begin(Tape *, const MicrobatchContext *);
 const MicrobatchContext *tape_microbatch(const Tape *);
-/* Discards everything, in a time that does not depend on the number of tensors. */
+/* Discards everything, in constant time. */
 void tape_end(Tape *);
 /* Returns zeroed host memory that exists until tape_end, for data that a block (tape_block) reads again in its backward
  * pass. */
@@ -112,8 +112,8 @@ void tape_pause_halfway(Tape *);
 
 /* ---- tensors, blocks, offloading and the backward pass ---- */
 
-/* Returns a new tensor. The tensor exists as long as the current forward pass or, in a backward pass, as long as its
- * node. */
+/* Returns a new tensor, which exists until the current forward pass is discarded or, in a backward pass, until its node
+ * has run. */
 Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
 /* Returns a tensor that needs a gradient but was not computed on this tape, such as an input from another pipeline
  * stage. After tape_backward, tape_grad returns its gradient. `data` is the caller's memory. If it is NULL, memory in
@@ -132,12 +132,11 @@ Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
 /* Sets the memory for the activations of layers between tape_offload_begin and tape_offload_end. The caller owns the
  * Offload. If it is NULL, the slot space is used. */
 void tape_offload_to(Tape *, Offload *);
-/* These functions must be called before and after each layer of the Offload. The layers must be consecutive. In the
- * forward pass, only the next layer may read the outputs of a layer. One sweep must compute all gradients of the layer
- * (NEED_ALL). */
+/* Call these functions before and after each layer of the Offload. The layers must be consecutive. In the forward pass,
+ * only the next layer may read the outputs of a layer. One sweep must compute all gradients of the layer (NEED_ALL). */
 void tape_offload_begin(Tape *, int64_t layer);
 void tape_offload_end(Tape *, int64_t layer);
-/* Sets the gradient of the output y to dy, which has the same shape. Must be called before tape_play. */
+/* Sets the gradient of the output y to dy, which has the same shape. Call this function before tape_play. */
 void tape_give(Tape *, Tensor *y, Tensor *dy);
 /* Runs the backward functions of all nodes, in reverse order. A DW sweep after a DX sweep reuses the gradients that
  * were set. */
@@ -149,6 +148,6 @@ static inline void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
 }
 
 /* A function that is called after every op of a forward or backward pass, recorded or not. Unlike a TapeProbe, it does
- * not make operations wait, so it can be used for counting and timing. */
+ * not make the tape wait for operations, so it can be used for counting and timing. */
 typedef void TapeTrace(void *arg, const OpDef *, const Call *);
 void tape_trace(Tape *, TapeTrace *, void *arg);

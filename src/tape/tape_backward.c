@@ -133,7 +133,7 @@ Tensor *tape_grad_in_place(Tape *t, Tensor *x, Need need) {
 
 /* ---- the sweep ---- */
 
-/* Must be called when the parameter gradients of a node have been computed, or will never be computed. */
+/* Call this function when a node's parameter gradients have been computed, or will never be computed. */
 static void end_uses(Tape *t, const Call *call) {
     for (int i = 0; i < CALL_IN; i++) {
         if (!is_parameter(call->in[i])) continue;

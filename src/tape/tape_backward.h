@@ -11,9 +11,9 @@ Tensor *tape_grad(Tape *, Tensor *y);
 Tensor *tape_grad_keep(Tape *, Tensor *y);
 void tape_grad_drop(Tape *, Tensor *grad);
 /* Returns the memory for the gradient of x, or NULL if `need` excludes it. The memory is new or, with TENSOR_ACCUM,
- * memory to which the gradient must be added. Parameters belong to NEED_DW, and all other tensors to NEED_DX. The
- * function must be called once per use of x, and every element must then be written or added exactly once, because
- * unwritten memory (grads_mark_unwritten) has arbitrary contents. */
+ * memory to which the gradient must be added. Parameters belong to NEED_DW, and all other tensors to NEED_DX. Call this
+ * function once per use of x, then write or accumulate every element exactly once, because unwritten memory
+ * (grads_mark_unwritten) has arbitrary contents. */
 Tensor *tape_grad_out(Tape *, Tensor *x, Need);
 /* Two functions for a backward function that cannot always add to the gradient dx of x. tape_grad_sum_begin returns the
  * tensor to write: dx or, if `apart`, scratch memory that tape_grad_sum_end adds to dx. */
@@ -22,7 +22,7 @@ void tape_grad_sum_end(Tape *, Tensor *sum, Tensor *dx);
 /* Passes the gradient g to x unchanged, as for y = x + ... If g is the first gradient of x, x shares it;
  * otherwise, g is added. */
 void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
-/* Like tape_grad_out, but returns the memory of x itself. No other node may read x afterwards. */
+/* Like tape_grad_out, but the memory that it returns is that of x itself. No other node may read x afterwards. */
 Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 
 /* Postpones the rest of a node's backward function, which computes gradients of parameters. The rest runs in

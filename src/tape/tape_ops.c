@@ -17,7 +17,7 @@ static void to_grid(Tape *t, Tensor *y) {
              &(Call){.out = {y}, .attr = &(SnapAttr){EXACT_GRID_BITS}, .device = t->context->device});
 }
 
-/* Must be called after every op. Rounds its outputs in the exact lane, and calls the trace. */
+/* Must be called after every op: rounds the op's outputs in the exact lane, and calls the trace. */
 static void ran(Tape *t, const OpDef *op, const Call *call) {
     for (int i = 0; t->context->exact && i < CALL_OUT; i++) to_grid(t, call->out[i]);
     if (t->trace) t->trace(t->trace_arg, op, call);

@@ -16,8 +16,8 @@ struct Node {
     bool ahead;
 };
 
-/* Returns a view of `base` at `offset` elements. The view's gradient is the same view of the gradient of `base`. All
- * views of a tensor together must cover it, and no op may read the tensor itself. */
+/* Returns a view of `base` at `offset` elements. The view's gradient is the same view of the gradient of `base`.
+ * Together, all views of a tensor must cover it, and no op may read the tensor itself. */
 Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
 /* Returns a second Tensor for the data of x, with a separate gradient. */
 Tensor *tape_alias(Tape *, const Tensor *x);
@@ -52,9 +52,9 @@ void tape_drop(Tape *, Tensor *);
 static inline void tape_drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
     if (x != kept) tape_drop(t, x);
 }
-/* Starts a collective. Traces and reports name it after `op`. Sets the buffers and the type of the CommCall. If n is 0,
- * n becomes the number of elements in `in`, or in `out` for COMM_REDUCE_SCATTER. Other work may run between start and
- * finish, but neither buffer may be freed. These functions do nothing on the null device. */
+/* Starts a collective. Traces and reports list it under the name of `op`. Sets the buffers and the type of the
+ * CommCall. If n is 0, n becomes the number of elements in `in`, or in `out` for COMM_REDUCE_SCATTER. Other work may
+ * run between start and finish, but neither buffer may be freed. These functions do nothing on the null device. */
 void tape_comm(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 typedef struct TapeComm {
     const OpDef *op;

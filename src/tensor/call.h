@@ -17,8 +17,8 @@ typedef struct Call {
 } Call;
 
 typedef void KernelFn(const Call *);
-/* Creates everything that a kernel creates at its first run (plans, chosen algorithms). Returns how many bytes of
- * memory the kernel needs in addition to its operands. The operands of the call have no data. */
+/* Creates everything that a kernel would create at its first run (plans, chosen algorithms). Returns how many bytes of
+ * memory the kernel needs in addition to its operands. The call's operands need not have data. */
 typedef size_t PrepareFn(const Call *);
 /* Describes the implementation that computes a call, and why: "cuDNN ..." or "own kernels: ...". The text is
  * valid until the next query. */

@@ -84,7 +84,8 @@ static unsigned cuda_fp8_gemms(const Device *d) {
     return capability >= 89 ? FP8_GEMM_WHOLE | blocks : 0;
 }
 
-/* Adds the finished measurements to their profiles. Keeps the others, because their stream may still be running. */
+/* Adds the finished measurements to their profiles. Keeps unfinished measurements, because their stream may still be
+ * running. */
 static void cuda_add_times(Device *d) {
     CudaTimes *t = cuda_of(d)->times;
     int64_t kept = 0;
@@ -188,8 +189,8 @@ static void cuda_event_free(Device *d, DeviceEvent *e) {
     free(e);
 }
 
-/* Starts an async copy. Only events order the two streams, so that capturing one stream into a graph also captures
- * the other. */
+/* Starts an async copy. Only events order the two streams, so that a graph that captures one stream also captures the
+ * other. */
 static void cuda_copy_async(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
     const Cuda *c = cuda_use(d);
     CUDA_CHECK(cudaEventRecord(c->fork, c->stream));
@@ -333,8 +334,8 @@ static void cuda_unreserve(Device *d, char *base, size_t bytes, size_t committed
 
 enum { GRANULE = 2 << 20 }; /* the unit in which the driver allocates memory */
 
-/* Returns whether cudaMalloc must be avoided. cudaMalloc and cudaFree may wait for all GPUs of this process. If NCCL
- * on one of these GPUs waits for this rank, the result is a deadlock. */
+/* Returns whether cudaMalloc must be avoided. cudaMalloc and cudaFree may wait for all GPUs of this process. If NCCL on
+ * one of these GPUs waits for this rank, that is a deadlock. */
 static bool cuda_avoids_malloc(const Cuda *c, size_t bytes) {
     return c->has_neighbours || c->exports || bytes >= GRANULE;
 }

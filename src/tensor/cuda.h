@@ -31,14 +31,15 @@ typedef struct Cuda {
     char name[64];
     size_t memory;
     bool has_neighbours; /* other ranks of this process use other GPUs */
-    bool exports;        /* this member and the next one are as in DeviceSpec */
+    bool exports;        /* this member and the next one have the same meaning as in DeviceSpec */
     GemmTuning gemm_tuning;
     int64_t gemm_sm_margin;
     cudaStream_t stream;
     cudaStream_t copies; /* the stream of async copies */
     cudaEvent_t fork;    /* the position in `stream` at which the last async copy began */
     DeviceAssert *failure;
-    /* [4 * multiprocessors] in GPU memory: for groups of a kernel's blocks, how many have arrived. Kernels leave zeros. */
+    /* [4 * multiprocessors] in GPU memory: for each group of a kernel's blocks, the number of blocks that have arrived.
+     * Kernels leave zeros. */
     unsigned *arrived;
     /* the times of ops that may still be running; NULL before the first profile */
     struct CudaTimes *times;

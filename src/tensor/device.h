@@ -1,5 +1,5 @@
 /* A device stores tensors and runs kernels. The null device runs everything except the arithmetic. A dry run on it
- * determines the sizes of all memory before any memory is allocated. */
+ * determines how much memory everything needs before any memory is allocated. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,9 +27,9 @@ typedef struct DeviceSpec {
     DeviceKind kind;
     int rank;               /* the device with index `rank` modulo the number of devices is opened */
     bool has_neighbours;    /* other ranks of this process may use other devices */
-    bool exports;           /* other ranks can map memory of this GPU, which comm_register requires */
+    bool exports;           /* other ranks can map this GPU's memory, which comm_register requires */
     int threads;            /* number of host threads; if <= 0, one per core that this process may use */
-    bool any_order;         /* sums may be computed in any order (--no-deterministic-mode) */
+    bool any_order;         /* terms of a sum may be added in any order (--no-deterministic-mode) */
     GemmTuning gemm_tuning; /* for the GEMMs that a null device plans for a GPU */
     int64_t gemm_sm_margin; /* number of multiprocessors that GEMMs leave for other work */
     unsigned fp8_gemms;     /* only on the CPU, for tests: the result of device_fp8_gemms */
@@ -41,7 +41,7 @@ typedef struct OpProfile {
     int64_t calls, ns;
 } OpProfile;
 
-/* Only `profile` may be assigned by code outside of src/tensor. */
+/* Code outside src/tensor may assign only `profile`. */
 typedef struct Device {
     DeviceKind kind;
     const struct DeviceBackend *backend; /* the functions for this kind of device (backend.h) */
@@ -58,12 +58,12 @@ typedef struct Device {
     int n_devices;
     size_t scratch;        /* for a null device: maximum scratch memory that a kernel of the target needs */
     int64_t graph_replays; /* number of graph launches since the device was opened */
-    /* current and peak number of bytes, excluding reserved addresses without memory */
+    /* current and peak numbers of allocated bytes, excluding reserved addresses without memory */
     size_t allocated, most_allocated;
 } Device;
 
-/* Opens a rank's device. Each rank has a separate stream on its GPU, so ranks can share a GPU. A missing device is a
- * user error. */
+/* Opens a rank's device. Each rank has a separate stream on its GPU, so ranks can share a GPU. If the device does not
+ * exist, that is a user error. */
 Err device_open(const DeviceSpec *, Device **);
 Device *device_cpu(int threads);
 Device *device_null(void);
@@ -71,7 +71,7 @@ Device *device_null(void);
  * `target`, which must outlive the null device. */
 Device *device_null_for(const Device *target);
 void device_free(Device *);
-/* Allocates scratch memory for kernels, so that no memory is allocated while they run. */
+/* Allocates scratch memory for kernels in advance, so that no memory is allocated while they run. */
 void device_reserve_scratch(Device *, size_t bytes);
 /* Describes the device, such as "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)". For the CPU, it states
  * the number of threads. */
@@ -123,8 +123,8 @@ void device_stream_free(Device *, DeviceStream *);
 void *device_stream_handle(Device *, DeviceStream *);
 void device_stream_follow(Device *, DeviceStream *);
 void device_stream_record(Device *, DeviceStream *, DeviceEvent *);
-/* Returns whether an event has happened. The last record of the event must be outside of a graph. Any thread may call
- * this function. */
+/* Returns whether an event has happened. The event's last record must be outside any graph. Any thread may call this
+ * function. */
 bool device_event_happened(Device *, DeviceEvent *);
 /* Adds the device time from begin to end to a profile. The time is measured on a stream, or on the stream of ops if
  * the stream is NULL. The profile must be valid until a device_wait after the end. Between begin and end, no op may
@@ -156,7 +156,7 @@ void device_replay(Device *, DeviceRecording *, void (*work)(void *arg), void *a
 void device_recording_drop(Device *, DeviceRecording *);
 
 /* Gives the host access to device memory. A view is the memory itself or, for a discrete device, a copy, which
- * device_view_end writes back if the mode includes VIEW_WRITE. A view with only VIEW_WRITE must be written
+ * device_view_end writes back if the mode includes VIEW_WRITE. If the mode is only VIEW_WRITE, the view must be written
  * completely. Large memory should be viewed in pieces of about VIEW_BYTES. */
 enum { VIEW_READ = 1, VIEW_WRITE = 2, VIEW_BYTES = 8 << 20 };
 typedef struct DeviceView {

@@ -18,7 +18,7 @@ uint8_t fp8_from_float(Fp8Type t, float x) {
     const int shift = 23 - FORMATS[t].mantissa;
     if (mag > 0x7f800000u) return 0x7f;
     uint32_t code;
-    if (float_of_bits(mag) < FORMATS[t].smallest_normal) { /* one float addition rounds it */
+    if (float_of_bits(mag) < FORMATS[t].smallest_normal) { /* a float addition rounds it */
         const float magic = FORMATS[t].smallest_normal * (float)(1 << shift);
         code = float_bits(float_of_bits(mag) + magic) - float_bits(magic);
     } else

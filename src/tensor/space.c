@@ -20,7 +20,7 @@ struct Space {
      * allocated */
     size_t committed;
     bool planned;
-    const char *limit; /* the name of the limit, for the message if the space is full */
+    const char *limit; /* what limits the capacity, for the message if the space is full */
     Hole *holes;       /* free ranges in ascending order; no two are adjacent */
     size_t n_holes, cap_holes;
 };

@@ -7,8 +7,8 @@
  *   P  partial     each rank holds a summand of the value; the gradient is replicated       dual: R
  *
  * An axis of size 1 is always I. The rule of an op in kernels/ops.def computes the type of its output from the types
- * of its operands. Operands that no rule allows indicate a missing or repeated collective. JAX's shard_map has the
- * same four types under different names ("varying manual axes"). */
+ * of its operands. Operands that no rule allows indicate a missing or repeated collective. JAX's shard_map has the same
+ * four types with different names ("varying manual axes"). */
 #pragma once
 
 #include <stdint.h>

@@ -77,7 +77,7 @@ int64_t tensor_rows(const Tensor *t) {
     return n;
 }
 
-/* Dimensions whose elements are one step apart throughout count as one, so that they need only one division. The
+/* Dimensions whose elements are evenly spaced throughout count as one, so that they need only one division. The
  * outermost needs none. */
 int64_t tensor_row_offset(const Tensor *t, int64_t row) {
     int64_t offset = 0;

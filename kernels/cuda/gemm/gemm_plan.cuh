@@ -15,7 +15,7 @@ typedef enum GemmEpilogue {
     /* the activation of the unrounded sums is written to act; a separate pass reads the rounded c */
     GEMM_GELU = 2,
     GEMM_SUMS = 4,  /* the column sums of matrix a are computed in F32 and stored in or added to dbias */
-    GEMM_DGELU = 8, /* unrounded sums are multiplied by the derivative at pre; a separate pass reads the rounded c */
+    GEMM_DGELU = 8, /* unrounded sums are multiplied by the derivative at pre; a separate pass reads c */
 } GemmEpilogue;
 
 /* All values on which the choice of an algorithm may depend. Keys are compared and hashed as bytes, so they

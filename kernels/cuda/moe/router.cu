@@ -389,7 +389,7 @@ static __global__ void thresholds(Cells logits, Cells bias, int64_t tokens, int 
     }
 }
 
-/* Returns bits whose order, as unsigned integers, is the order of the numbers. */
+/* Maps numbers to unsigned integers with the same order. */
 __device__ __forceinline__ uint32_t ordered(float x) {
     const uint32_t u = __float_as_uint(x);
     return u ^ (u >> 31 ? 0xffffffffu : 0x80000000u);
@@ -405,8 +405,8 @@ __device__ __forceinline__ double unordered(uint64_t u) {
     return __longlong_as_double((long long)(u ^ (u >> 63 ? (uint64_t)1 << 63 : ~(uint64_t)0)));
 }
 
-/* Each block finds, for one expert, the rank-th largest difference between logit and threshold, where ranks begin at
- * 0. Each pass determines 8 bits. */
+/* Each block finds, for one expert, the rank-th largest difference between logit and threshold, where ranks begin at 0.
+ * Each pass determines 8 bits of it. */
 template <typename R>
 static __global__ void quantiles(Cells logits, const R *threshold, int64_t tokens, int n, int64_t rank,
                                  double *out) {

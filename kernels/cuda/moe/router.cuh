@@ -49,7 +49,7 @@ template <typename R> __device__ __forceinline__ void router_softmax(R *x, int n
     __syncwarp();
 }
 
-/* Returns elements beginning at `at`. */
+/* Loads n elements, beginning at `at`, into x. */
 template <typename R>
 __device__ __forceinline__ void router_load(const Cells &logits, int64_t at, int n, R *x) {
     for (int i = threadIdx.x % 32; i < n; i += 32) x[i] = logits.get<R>(at + i);

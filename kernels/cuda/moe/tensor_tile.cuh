@@ -62,7 +62,7 @@ template <typename T, bool along> struct TensorCopy {
         pitch = x.pitch;
         to = along ? tensor_place<true>(down, unit) : tensor_place<false>(unit, down);
     }
-    /* Copies the next slice. `terms` terms are left. Elements after the last term and the last line become 0. */
+    /* Copies the next slice. `terms` terms are left. Elements after the last term or the last line become 0. */
     __device__ __forceinline__ void slice(uint32_t tile, int64_t terms) {
 #pragma unroll
         for (int q = 0; q < COUNT; q++) {
@@ -79,7 +79,7 @@ template <typename T, bool along> struct TensorCopy {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 /* Returns a matrix descriptor for wgmma (PTX ISA). The descriptor contains the address, the distance between groups
- * of 64 lines (if not `along`) and between groups of 8 rows, all in units of 16 bytes. The swizzle has 128 bytes. */
+ * of 64 lines (if not `along`) and between groups of 8 rows, all in units of 16 bytes. The swizzle spans 128 bytes. */
 template <bool along> __device__ __forceinline__ uint64_t tensor_matrix(uint32_t at) {
     const uint64_t leading = along ? 1 : TENSOR_DEPTH * 128 / 16, stride = 8 * 128 / 16;
     return (uint64_t)(at >> 4 & 0x3fff) | leading << 16 | stride << 32 | (uint64_t)1 << 62;
@@ -108,7 +108,8 @@ __device__ __forceinline__ void multiply_16(float (&sum)[TENSOR_SUMS][4], uint64
 template <typename T, bool a_along, bool b_along>
 __device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uint32_t a, uint32_t b) {
     a += threadIdx.x / 128 * tensor_place<a_along>(64, 0);
-    /* These sums are operands, so that the compiler does not move accesses to them into the multiplication. */
+    /* The sums are operands of this statement, so that the compiler does not move accesses to them into the
+     * multiplication. */
     asm volatile("wgmma.fence.sync.aligned;" : SUMS_4(0), SUMS_4(4), SUMS_4(8), SUMS_4(12)::"memory");
 #pragma unroll
     for (int term = 0; term < TENSOR_DEPTH; term += 16)
@@ -134,8 +135,8 @@ template <bool along> __device__ __forceinline__ void read_matrices(uint32_t (&x
         load_transposed(x, at);
 }
 
-/* Eight warps compute 64 x 32 elements each. Returns the place of the 16 bytes that this lane passes to ldmatrix:
- * a row of the 8 x 8 matrix that begins 8 * lower lines and 8 * later terms after (line, term). */
+/* Eight warps compute 64 x 32 elements each. Returns the place of the 16 bytes whose address this lane passes to
+ * ldmatrix: a row of the 8 x 8 matrix that begins 8 * lower lines and 8 * later terms after (line, term). */
 template <bool along>
 __device__ __forceinline__ uint32_t lane_place(int line, int term, int lower, int later) {
     const int row = threadIdx.x % 8;
