@@ -1,4 +1,4 @@
-/* The attributes of the ops: their kernels' inputs that are not tensors. Each op with attributes has one struct;
+/* The attributes of the ops: the inputs of their kernels that are not tensors. Each op with attributes has one struct;
  * kernels/ops.def lists the ops with their operands. A struct contains no pointers, because the tape copies it. */
 #pragma once
 
@@ -224,8 +224,8 @@ typedef struct AttentionAttr {
     bool bias_bidirectional; /* if false, all later keys share bucket 0 */
     double alibi;            /* if not 0, alibi_bias is added to scores after scaling */
     int64_t page;            /* paged_attention: number of rows per page, a multiple of PAGE_ROWS */
-    /* The dropout index of a probability is ((sample*heads + head)*S + query)*S + key. S, which is seq_total, is at
-     * least the length of both sequences. */
+    /* The dropout index of a probability is ((sample*heads + head)*S + query)*S + key. S is seq_total, which is at
+     * least the length of each sequence. */
     DropoutAttr dropout;
 } AttentionAttr;
 

@@ -12,7 +12,7 @@ typedef enum CaseContent {
     CONTENT_CHOICES,   /* i % range: experts, assigned round-robin to the copies of tokens */
     CONTENT_ROWS,      /* each copy's row when rows are grouped by expert */
     CONTENT_COPIES,    /* the inverse of CONTENT_ROWS: the copy that each row holds */
-    /* along the last dimension: the first rows of equal shares of `range` rows, then `range` */
+    /* along the last dimension: where equal shares of `range` rows begin, then `range` */
     CONTENT_OFFSETS,
 } CaseContent;
 

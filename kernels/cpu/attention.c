@@ -7,8 +7,8 @@
  * Dropout factors multiply p in y and dv, and dy v^T in ds.
  *
  * A block consists of LANES query rows of one kv group (whose r heads are consecutive), one row per vector lane. No
- * computation combines two rows. A row's tiles begin at fixed keys, its keys are added in order, and a masked key adds
- * exactly 0. A row's result therefore does not depend on other rows or later keys. Keys have ascending positions
+ * computation combines two rows. A row's tiles begin at fixed keys, its keys are processed in order, and a masked key
+ * adds exactly 0. A row's result therefore does not depend on other rows or later keys. Keys have ascending positions
  * (AttentionAttr.key), so a row always attends to a contiguous range of rows of k.
  *
  * paged_attention does the same for keys in pages, whose elements can have 16 bits. Consecutive tokens of a request
@@ -430,7 +430,7 @@ void KERNEL(attention)(const Call *c) {
 
 /* ---- pages ---- */
 
-/* A problem consists of consecutive tokens of one request. A problem's units of work are its blocks, once for each
+/* A problem consists of consecutive tokens of one request. A problem has one unit of work for each block of each
  * group. */
 typedef struct Paged {
     Problem *run;

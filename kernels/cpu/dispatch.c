@@ -28,7 +28,7 @@ static int by_copy(const void *a, const void *b) {
     return x->copy < y->copy ? -1 : x->copy > y->copy;
 }
 
-/* Moves the copies that the expert does not drop to the front without changing their order. Returns their number. */
+/* Moves the copies that the expert keeps to the front, without changing their order. Returns their number. */
 static int64_t keep(const DispatchAttr *a, Ranked *copies, int64_t n) {
     if (a->capacity <= 0 || n <= a->capacity) return n;
     if (!a->by_position) {

@@ -69,7 +69,7 @@ static void round_block(const Call *c, int64_t at, int64_t rows, int64_t columns
     }
 }
 
-/* Processes strips of blocks. A strip has `rows` rows. */
+/* Processes strips of blocks, each `rows` rows high. */
 static void strips(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const QuantizeAttr *a = c->attr;

@@ -234,9 +234,9 @@ void KERNEL(expert_bias)(const Call *c) {
 
 /* ---- quantiles ---- */
 
-/* A token's threshold is its largest biased logit that is not chosen. An equal share of the tokens chooses an expert if
- * the expert's bias is -d, where d is the (tokens * topk / experts + 1)-th largest difference between its logit and the
- * threshold. */
+/* A token's threshold is the largest biased logit among the experts that it does not choose. An equal share of the
+ * tokens chooses an expert if the expert's bias is -d, where d is the (tokens * topk / experts + 1)-th largest
+ * difference between its logit and the threshold. */
 typedef struct Quantile {
     const Call *call;
     int64_t tokens, experts, topk;
@@ -283,7 +283,7 @@ void KERNEL(quantile)(const Call *c) {
     free(q.threshold);
 }
 
-/* Moves the biases towards the mean of the biases of the step's microbatches, and subtracts their mean over the
+/* Moves each bias towards the mean of its values in the step's microbatches, then subtracts the mean over the
  * experts. */
 void KERNEL(quantile_bias)(const Call *c) {
     const double ema = ((const QuantileBiasAttr *)c->attr)->ema, *sum = c->in[1]->data;

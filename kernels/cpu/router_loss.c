@@ -6,8 +6,8 @@
  *            sum_e count_e / (tokens * topk) is 1
  *   z        mean_t logsumexp(logits_t)^2 (Zoph et al., "ST-MoE", 2022)
  *
- * If tokens are sharded over ranks, each rank computes its summand of the loss. One thread computes the loss, because
- * a sum over tokens has one order. loss is written; dlogits is written or accumulated. */
+ * If tokens are sharded over ranks, each rank computes its summand of the loss. One thread computes the loss, because a
+ * sum over tokens has a fixed order. loss is written; dlogits is written or accumulated. */
 #include <stdlib.h>
 
 #include "base/mem.h"

@@ -2,8 +2,8 @@
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/vectors.cuh"
 
-/* A run consists of the elements of two Philox blocks. A block begins at a multiple of 4 of the global index. If a
- * row does not begin at such a multiple, its first run begins before the row. A warp processes up to STRIPE runs of a
+/* A run consists of the elements of two Philox blocks. A block begins where the global index is a multiple of 4. If a
+ * row does not begin at such an index, its first run begins before the row. A warp processes up to STRIPE runs of a
  * row, and computes their position in the full sequence only once. */
 enum { THREADS = 256, WARP = 32, WORDS = 4, BLOCKS = 2, MANY = WORDS * BLOCKS, STRIPE = 4 * WARP };
 

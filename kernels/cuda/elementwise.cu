@@ -46,8 +46,7 @@ __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
 
-    /* Vector i is in row (at + i) / width. Only the last TILE vectors of a row are counted, so 32 bits are
-     * sufficient. */
+    /* Vector i is in row (at + i) / width. Only the last TILE vectors of a row count, so 32 bits are sufficient. */
     const uint32_t width = (uint32_t)min(each, (int64_t)TILE),
                    at = (uint32_t)max(column + width - each, (int64_t)0);
     Vec<X, N> from[LOADS];

@@ -1,4 +1,4 @@
-/* Describes attention by the operations that cuDNN maps to its fused kernels. Names and order follow NVIDIA's
+/* Describes attention as operations that cuDNN maps to its fused kernels. Names and order follow NVIDIA's
  * cudnn-frontend (node/scaled_dot_product_flash_attention.h). cuDNN accepts small deviations, but then computes wrong
  * results.
  *   y = softmax(scale * q k^T + mask) v,  lse = log sum exp of the scaled and masked scores
@@ -79,7 +79,7 @@ static Descriptor shifted(const Builder *b, cudnnPointwiseMode_t mode, Descripto
     return y;
 }
 
-/* Returns where `p (mode) q` is true. */
+/* Returns a tensor of booleans: where `p (mode) q` holds. */
 static Descriptor condition(const Builder *b, cudnnPointwiseMode_t mode, Descriptor p, Descriptor q) {
     Descriptor seen = graph_virtual(b->g, CUDNN_DATA_BOOLEAN, b->score);
     graph_pointwise(b->g, mode, CUDNN_DATA_BOOLEAN, p, q, NULL, seen);

@@ -9,7 +9,7 @@
  * result, and each computes all scores. */
 #include "kernels/cuda/attention/mma_planes.cuh"
 
-/* Scores before the softmax: PLAIN: scaled; CAPPED: scaled and capped; BIASED: scaled, with a bias. */
+/* Scores before the softmax: PLAIN: scaled; CAPPED: scaled and capped; BIASED: scaled and biased. */
 enum { PLAIN, CAPPED, BIASED };
 template <int M> constexpr int OWN = 16 * M *WARPS; /* number of lines per block */
 
@@ -40,7 +40,7 @@ __device__ static uint32_t is_kept_at(const Flash &p, const Run &run, uint64_t l
     return p.drop.keeps(philox_u32(p.drop.seed, p.drop.site, line + (uint64_t)(run.first + key)));
 }
 
-/* Returns the bits of scores [row,key], with line [16]. Two lanes share blocks of random bits, and each lane draws
+/* Returns the bits of scores [row,key], given line [16]. Two lanes share blocks of random bits, and each lane draws
  * every second block. */
 __device__ __noinline__ static uint32_t kept_by_row(const Flash &p, const Run &run, const uint64_t *line,
                                                     int key0) {
@@ -68,7 +68,7 @@ __device__ __noinline__ static uint32_t kept_by_row(const Flash &p, const Run &r
     return kept;
 }
 
-/* Returns the bits of scores [key,row] for keys >= key0 + own, with line [64]. Four lanes share blocks of random
+/* Returns the bits of scores [key,row] for keys >= key0 + own, given line [64]. Four lanes share blocks of random
  * bits. */
 __device__ __noinline__ static uint32_t kept_by_key(const Flash &p, const Run &run, const uint64_t *line,
                                                     int key0, int own) {
@@ -114,8 +114,8 @@ __device__ __forceinline__ RowBlock row_block(const Flash &p, int tiles, int win
     return {(int)blockIdx.x % windows * W, pair, (tiles - 1 - rest % tiles) * ROWS, pair / p.g, pair % p.g};
 }
 
-/* Computes the keys that the rows attend to, range [ROWS], and with dropout the first index of their random numbers,
- * line [ROWS]. */
+/* Computes range [ROWS], the keys that each row attends to, and with dropout line [ROWS], the index of each row's first
+ * random number. */
 template <int ROWS>
 __device__ __forceinline__ void describe_rows(const Flash &p, const RowBlock &x, Range *range, Span *span,
                                               uint64_t *line) {

@@ -37,7 +37,7 @@ struct Range {
 /* The rotation of queries and new keys, and the rows that receive new keys and values. */
 struct NewRows {
     const float *cos,
-        *sin; /* [positions, pairs]; NULL: queries are rotated, and keys and values are stored */
+        *sin; /* [positions, pairs]; NULL if queries are already rotated, and keys and values stored */
     int64_t positions;
     int pairs;
     bool interleaved;

@@ -162,8 +162,8 @@ template <typename S> constexpr int int8_room = S::ROOM + converted_lines<S> * 2
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* A team converts every teams-th line. Its lines are `ready` once its warps have arrived, and `released` once they have
- * been multiplied. */
+/* With n teams, each team converts every n-th line. Its lines are `ready` once its warps have arrived, and `released`
+ * once they have been multiplied. */
 template <typename T, typename S>
 __device__ __forceinline__ void convert_lines(const RowTiles &g, uint32_t room, uint32_t converted,
                                               uint64_t *full, uint64_t *empty, uint64_t *ready,

@@ -114,7 +114,7 @@ static bool parse(const char *line, GemmRecord *r) {
 /* Parses the line at `at` and returns the start of the next line, or NULL if the line is invalid. */
 static const char *read_line(const char *at, GemmRecord *r) {
     const char *end = strchr(at, '\n');
-    const size_t hash = 17; /* a blank and 16 digits */
+    const size_t hash = 17; /* a space and 16 digits */
     if (!end || (size_t)(end - at) <= hash) return NULL;
     const size_t n = (size_t)(end - at) - hash;
     char *stop;

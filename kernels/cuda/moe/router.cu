@@ -374,7 +374,8 @@ extern "C" void cuda_expert_bias(const Call *c) {
 
 /* ---- quantiles ---- */
 
-/* Computes, for each token, the largest biased logit whose expert is not chosen. A warp processes one token. */
+/* Computes, for each token, the largest biased logit among the experts that it does not choose. A warp processes one
+ * token. */
 template <typename R>
 static __global__ void thresholds(Cells logits, Cells bias, int64_t tokens, int n, int topk, R *threshold,
                                   size_t bytes) {
