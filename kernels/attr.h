@@ -57,7 +57,7 @@ typedef struct Fp8ScaleAttr {
 
 typedef struct QuantizeAttr {
     Fp8Type type;
-    /* The block size, if each block has a scale (a power of two). Rows are counted as in tensor_rows. */
+    /* The block size if each block has a scale, which is then a power of two. Rows are counted as in tensor_rows. */
     int64_t rows, columns;
 } QuantizeAttr;
 

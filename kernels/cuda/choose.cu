@@ -65,7 +65,7 @@ template <typename I> __device__ __forceinline__ I sum_to_lane(I x) {
     return x;
 }
 
-/* Not inlined, because a copy at each use would compile slowly. */
+/* Not inlined, because compiling a copy for every use would take long. */
 static __device__ __noinline__ unsigned long long weight_of(double x, double scale) {
     return __double2ull_rn(vector_exp(x) * scale);
 }

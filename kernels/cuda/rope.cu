@@ -25,7 +25,7 @@ template <typename T> struct Rope {
     uint32_t tokens, samples, length; /* length: number of tokens per sample */
     /* per token: numbers of heads and of shares; share i begins at head i * HEADS */
     uint32_t heads, per_group, shares;
-    int half, rest; /* per head: number of pairs, and of elements after the pairs */
+    int half, rest; /* per head: numbers of pairs, and of elements after the pairs */
     int pair_runs, rest_runs;
     Real<T> sign;
     bool interleaved, add;

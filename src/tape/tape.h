@@ -62,7 +62,7 @@ typedef struct MicrobatchContext {
     bool training;        /* dropout is active */
     bool dropless;        /* experts have no capacity */
     bool steady;          /* no op has written a weight since the last copy to the device (device_copy) */
-    int64_t first_sample; /* index of the first sample among all samples of the run */
+    int64_t first_sample; /* index of the microbatch's first sample among all samples of the run */
     double aux_scale;     /* the gradient of the step's loss with respect to an auxiliary loss */
 } MicrobatchContext;
 

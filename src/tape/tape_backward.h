@@ -15,8 +15,8 @@ void tape_grad_drop(Tape *, Tensor *grad);
  * function once per use of x, then write or accumulate every element exactly once, because unwritten memory
  * (grads_mark_unwritten) has arbitrary contents. */
 Tensor *tape_grad_out(Tape *, Tensor *x, Need);
-/* Two functions for a backward function that cannot always add to the gradient dx of x. tape_grad_sum_begin returns the
- * tensor to write: dx or, if `apart`, scratch memory that tape_grad_sum_end adds to dx. */
+/* A backward function that cannot always add to dx, the gradient of x, uses these two functions. tape_grad_sum_begin
+ * returns the tensor to write: dx or, if `apart`, scratch memory that tape_grad_sum_end adds to dx. */
 Tensor *tape_grad_sum_begin(Tape *, const Tensor *x, Tensor *dx, bool apart);
 void tape_grad_sum_end(Tape *, Tensor *sum, Tensor *dx);
 /* Passes the gradient g to x unchanged, as for y = x + ... If g is the first gradient of x, x shares it;

@@ -26,8 +26,8 @@ Tensor *tape_detach(Tape *, const Tensor *x);
 /* Runs an op without recording it. */
 void tape_call(Tape *, const OpDef *, Call);
 /* Runs an op and records it. Outputs need a gradient if any input does. The op's rule determines their types.
- * Operands that the rule does not allow are a fault, whose message names the op and the axis. attr (NULL or attr_size
- * bytes) is copied. */
+ * If the rule does not allow the operands, that is a fault whose message names the op and the axis. attr (NULL or
+ * attr_size bytes) is copied. */
 void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 
 /* Sets the types of the outputs, as tape_run does. */
@@ -69,7 +69,7 @@ void tape_comm_finish(Tape *, TapeComm);
  * that depend on each other. */
 void tape_comm_at_once(Tape *, TapeComm *);
 /* Sets every element of the gradient of y to dy before the backward pass. This function is used for an auxiliary loss,
- * which no other op reads. The function does nothing unless the tape records. */
+ * which no other op reads. The function does nothing unless the tape is recording. */
 void tape_seed(Tape *, Tensor *y, double dy);
 /* Returns whether operations along the axis may overlap with others. */
 bool tape_overlaps(const Tape *, Axis);

@@ -109,7 +109,7 @@ __device__ static void add_lines(Shared<R> &m, const Lines &x, int width, Sums<R
     __syncthreads();
 }
 
-/* Writes factor[i] * (the sums of line i of a tile) to the line, or adds this product to it. */
+/* Multiplies the sums of line i of a tile by factor[i], and writes them to the line or adds them to it. */
 template <typename R>
 __device__ static void store(const Lines &to, bool add, const Sums<R> &sums, int width,
                              const R (&factor)[EACH<R>]) {

@@ -120,7 +120,7 @@ static const char *refuse_tensor(const Tensor *x, int dtype, HeadStrides *to) {
     to->batch = x->dim[2] > 1 ? x->stride[2] : x->dim[1] > 1 ? x->stride[1] : any;
     to->head = x->dim[3] > 1 ? x->stride[3] : any;
     to->row = x->dim[0] > 1 ? x->stride[0] : any;
-    /* With a stride of 4 elements, cuDNN does not refuse, but returns wrong results or faults. */
+    /* With a stride of 4 elements, cuDNN does not refuse the call, but returns wrong results or faults. */
     if (to->batch % 8 || to->head % 8 || to->row % 8 || !aligned_16(x->data))
         return "rows that do not begin at multiples of 16 bytes";
     return NULL;

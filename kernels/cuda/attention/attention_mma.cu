@@ -156,7 +156,7 @@ __device__ __forceinline__ void hide_keys(float (&score)[OTHERS / 8][4], const R
     }
 }
 
-/* Replaces q.k with the capped score, in units of capped scores. */
+/* Replaces q.k with the capped score, which includes the scale. */
 __device__ __forceinline__ void cap_scores(const Flash &p, float (&score)[OTHERS / 8][4]) {
     const float cap = (float)p.cap, in = (float)(p.scale / p.cap);
 #pragma unroll

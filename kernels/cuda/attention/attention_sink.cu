@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Strides of rows of the gradient between positions, samples, groups and heads of a group, in elements. */
+/* Strides of the gradient's rows, in elements: between positions, samples, groups, and heads of a group. */
 struct Strides {
     int64_t of[4];
 };

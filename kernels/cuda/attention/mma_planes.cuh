@@ -131,8 +131,8 @@ __device__ __forceinline__ void add_lines(float (&c)[M][W / 8][4], const float (
     }
 }
 
-/* Writes or adds factor times the results of this warp to lines of `to`, in columns beginning at `first`. The results
- * pass through `room`, the warp's shared memory. factor[i] belongs to row lane / 4 + 8 * i. */
+/* Multiplies this warp's results by `factor`, and writes them or adds them to lines of `to`, in columns beginning at
+ * `first`. The results pass through `room`, the warp's shared memory. factor[i] belongs to row lane / 4 + 8 * i. */
 template <int W>
 __device__ static void store(const Lines &to, bool add, int first, int width, int own,
                              const float (&c)[W / 8][4], const float (&factor)[2], float *room) {

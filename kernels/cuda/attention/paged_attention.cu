@@ -34,7 +34,7 @@ template <typename R> struct Merge {
 
 template <typename R, typename T> struct Block {
     const Paged &p;
-    int64_t token, group, head; /* the first head in its group */
+    int64_t token, group, head; /* head: index of the first head in its group */
     const int64_t *pages;
     R *q, *score; /* in shared memory: [H,d], [H,SPLIT] */
 

@@ -92,7 +92,7 @@ template <int GROUPS> __device__ __forceinline__ void groups_wait() {
 /* Makes this thread's stores visible to the tensor cores. */
 __device__ __forceinline__ void publish_stores() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-/* Stores unit `unit` of a row, 8 elements, in a tile. */
+/* Stores 8 elements, which are unit `unit` of a row, in a tile. */
 template <typename T>
 __device__ __forceinline__ void put_unit(uint32_t tile, int row, int unit, const Run<T, 8> &x) {
     put_shared(tile + unit / 8 * TILE_BYTES + row * LINE_BYTES + ((unit ^ row) & 7) * 16,
@@ -325,8 +325,8 @@ template <typename T, int N8> __device__ __forceinline__ void end_values(Softmax
     at.next();
 }
 
-/* The softmax of keys [from, to) of a split, with one or two tiles. One tile's softmax is computed during the other
- * tile's products. */
+/* The softmax of keys [from, to) of a split, with one or two tiles. One tile's softmax is computed while the other
+ * tile's products are. */
 template <typename T, int GROUPS, int BOXES>
 __device__ __forceinline__ void attend_split(const Paged &p, const Tiles &t, const Work &w,
                                              const NewUnits<T> &units, Softmax<BOXES * 8> &x,

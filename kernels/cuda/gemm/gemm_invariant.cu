@@ -1,7 +1,7 @@
 /* Computes GEMMs of 16-bit matrices, y = x w^T + bias, on sm_90a tensor cores. Results do not depend on the number of
- * rows: every element is computed by one chain of wgmma, each over 16 terms, in order, for any tile size. One warp
- * copies slices of x to shared memory and another copies slices of w, so that steady weights can be copied before the
- * previous kernel ends. */
+ * rows: for any tile size, every element is one chain of wgmma instructions, which add 16 terms each, in order. One
+ * warp copies slices of x to shared memory and another copies slices of w, so that steady weights can be copied before
+ * the previous kernel ends. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 #include "kernels/cuda/gemm/row_tiles.cuh"
 

@@ -31,10 +31,10 @@ typedef struct Entry {
     double near; /* maximum time, as a multiple of the fastest time so far */
 } Entry;
 static const Entry ENTRY[ROUNDS] = {{12, 1.15}, {6, 1.04}, {4, 1.02}, {3, 1.01}};
-static const double HEAT_MS = 400;  /* time until clocks and temperature of an idle GPU have settled */
+static const double HEAT_MS = 400;  /* time until an idle GPU's clocks and temperature have settled */
 static const double REHEAT_MS = 80; /* like HEAT_MS, for a GPU that was hot less than IDLE_S seconds ago */
 static const double IDLE_S = 1;
-/* the parts of a block: SETTLE_MS is not measured, and BLOCK_MS is measured */
+/* the parts of a block: SETTLE_MS passes without measurement, then BLOCK_MS is measured */
 static const double SETTLE_MS = 30, BLOCK_MS = 50;
 
 static const double WORTHWHILE = 0.995; /* smaller gains over the first candidate are noise */

@@ -201,7 +201,7 @@ template <> struct OrderOf<double> {
     typedef uint64_t Bits;
     __device__ static __forceinline__ Bits bits(double x) { return (Bits)__double_as_longlong(x); }
 };
-/* Maps x to an integer. The integers have the same order as the values of x. */
+/* Maps numbers to integers with the same order. */
 template <typename R> __device__ __forceinline__ typename OrderOf<R>::Bits order_of(R x) {
     typedef typename OrderOf<R>::Bits Bits;
     /* -0 is treated as 0 */

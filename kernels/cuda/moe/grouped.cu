@@ -60,8 +60,8 @@ static __device__ RowTile find_tile(const Experts &e, int64_t tile, int height) 
     return found;
 }
 
-/* Tiles are processed down a band of columns, then across the next band. Concurrent blocks therefore read the same
- * few rows and columns, which stay in the L2 cache. */
+/* Tiles are processed in bands of BAND rows of tiles, column by column in each band. Concurrent blocks therefore read
+ * the same few rows and columns, which stay in the L2 cache. */
 static __device__ __forceinline__ void in_bands(int64_t i, int64_t down, int64_t across, int64_t *row,
                                                 int64_t *column) {
     enum { BAND = 16 };

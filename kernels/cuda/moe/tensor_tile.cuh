@@ -122,7 +122,7 @@ __device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uin
 /* Makes this thread's copies visible to wgmma after the next barrier. */
 __device__ __forceinline__ void publish_copies(void) { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-/* Returns the row of sums 0 and 1 of four sums. Sums 2 and 3 are eight rows below. */
+/* Returns the row to which sums 0 and 1 of four sums belong. Sums 2 and 3 are eight rows below. */
 __device__ __forceinline__ int tensor_row(int) { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
 __device__ __forceinline__ int tensor_column(int q) { return q * 8 + threadIdx.x % 4 * 2; }
 
@@ -166,7 +166,7 @@ __device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uin
 
 __device__ __forceinline__ void publish_copies(void) {}
 
-/* Returns the row of sums 0 and 1 of four sums. Sums 2 and 3 are eight rows below. */
+/* Returns the row to which sums 0 and 1 of four sums belong. Sums 2 and 3 are eight rows below. */
 __device__ __forceinline__ int tensor_row(int q) {
     return threadIdx.x / 128 * 64 + q / 4 * 16 + threadIdx.x % 32 / 4;
 }
