@@ -10,7 +10,7 @@
 /* How to choose from a row of logits; stored as a row of an integer operand. If all members are zero, the choice is the
  * likeliest token. */
 typedef struct ChoiceRow {
-    /* 1 / temperature; 0: choose the likeliest token or, among equally likely tokens, the lowest id */
+    /* 1 / temperature; if 0, choose the likeliest token or, among equally likely tokens, the one with the lowest id */
     double rate;
     double least;         /* keep tokens with rate * (logit - largest logit) >= this value; -INFINITY: all */
     double top_p;         /* 0: off */
@@ -23,7 +23,7 @@ typedef struct ChoiceRow {
 typedef struct Chosen {
     int64_t token;     /* -1 if a logit is not finite; the other members are then not set */
     double logit, top; /* the token's logit, and the largest logit */
-    uint64_t sum;      /* sum of the weights at temperature 1; 0: not computed */
+    uint64_t sum;      /* sum of the weights at temperature 1; 0 if not computed */
 } Chosen;
 
 enum {

@@ -67,7 +67,7 @@ static void run_panels(void *arg, int64_t begin, int64_t end) {
 /* A sum has DOT_LANES chains of multiply-adds: chain l adds the products of k = l, l + DOT_LANES, ... in order.
  * A tree then adds the chains. The sum does not depend on other rows and columns.
  *
- * With few rows, the GEMM is limited by reading op(b). The columns of op(b) are then read one at a time, because
+ * With few rows, reading op(b) limits the speed of the GEMM. The columns of op(b) are then read one at a time, because
  * reading several streams is slower. */
 enum {
     DOT_LANES = 64 / (int)sizeof(real),

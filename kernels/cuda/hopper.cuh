@@ -91,7 +91,7 @@ __device__ __forceinline__ uint64_t cache_policy(bool once) {
         asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0;" : "=l"(policy));
     return policy;
 }
-/* Copies the tile that begins at a column, a plane and a row. */
+/* Copies the tile that begins at the given column, plane and row. */
 __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column,
                                           int plane, int row) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "

@@ -15,7 +15,7 @@
 /* ---- by vectors ---- */
 
 /* RESIDENT: threads per block; there is one block per multiprocessor. MOST_STAGES: number of stages of rows, including
- * the current one. STAGED: limit of the total size of all stages in bytes; two stages may exceed it. */
+ * the current one. STAGED: limit on the total size of all stages in bytes; two stages may exceed it. */
 enum { RESIDENT = 512, MOST_STAGES = 3, STAGED = 144 * 1024 };
 
 template <typename T> struct GradVectors {

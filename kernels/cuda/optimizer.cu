@@ -641,8 +641,8 @@ __device__ __forceinline__ double share_of_a_block(const T *x, int turn, int n, 
     return sum;
 }
 
-/* Each iteration of the second loop halves the number of turns whose sums a lane keeps, and doubles the number of
- * lanes whose shares it has added. */
+/* Each iteration of the second loop halves the number of turns whose sums a lane keeps, and doubles the number of lanes
+ * whose shares these sums include. */
 template <typename T> __device__ __forceinline__ double sum_of_a_block(const T *x) {
     double part[TURNS];
 #pragma unroll
@@ -724,7 +724,7 @@ extern "C" void cuda_sum_squares(const Call *c) {
     CHECK(block > 0 && PIECE_MOST % block == 0, "sum_squares: blocks of %lld elements are not supported",
           (long long)block);
     const bool by_warp = block == SUM_BLOCK, add = accumulates(c->out[0]), aligned = aligned_16(x->data);
-    /* The number of thread blocks is small, because the end of a block takes as long as a piece. */
+    /* The number of thread blocks is small, because finishing a block takes as long as processing a piece. */
     const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * 16;
     const int64_t want = by_warp ? ceil_div(pieces.count, THREADS / WARP) : pieces.count;
     const unsigned grid = (unsigned)(want < most ? want : most);

@@ -1,7 +1,8 @@
 /* Programmatic dependent launch (PDL, sm_90): the blocks of a kernel become resident while earlier kernels still run.
  * This hides the launch latency. On older GPUs, the blocks start once the previous kernel ends.
  *
- * A PDL kernel first allows the next kernel to start, so that several later kernels can be resident, and then waits:
+ * A PDL kernel first allows the next kernel to start, so that several later kernels can be resident, and then waits for
+ * the previous kernel:
  * - Before the wait, a thread must not access memory that an earlier kernel may still write, including gains and
  *   tables, nor write memory that an earlier kernel may still read. Before the wait, a kernel may read kernel
  *   arguments, and memory that no kernel has written since it was last copied (LinearAttr.steady, Pages).
@@ -28,7 +29,7 @@ __device__ __forceinline__ void allow_next_kernel() {
 __device__ __forceinline__ void prefetch_line(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
 }
-/* Allows the next kernel to start, then waits. Call this at the start of a kernel. */
+/* Allows the next kernel to start, then waits. Call this function at the start of a kernel. */
 __device__ __forceinline__ void start_pdl() {
     allow_next_kernel();
     wait_for_kernel_before();

@@ -84,8 +84,8 @@ __device__ __forceinline__ void turn_all(const Rope<T> &o, Turned<T> *p, const T
     p->high.fill(v + N);
 }
 
-/* The offset of a head of x or y in its token, and the distances to the following heads. Only one division is needed
- * for all heads of a share, because a division is slower than the work on a vector. */
+/* The offset of a head of x or y in its token, and the distances to the following heads. All heads of a share need only
+ * one division: a division is slower than the work on a vector. */
 struct Head {
     /* distance to the next head in the same group, and to the first head of the next group */
     int64_t at, next_head, next_group;

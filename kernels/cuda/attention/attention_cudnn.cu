@@ -5,8 +5,8 @@
  * place.
  *
  * The dry run builds the plans (cuda_plans_attention), which needs a second per shape. A shape without a plan uses
- * Isotron's kernels: for example, each step of generation has a new shape. Calls that cuDNN does not support, or that
- * it is known or suspected to compute wrongly, also use Isotron's kernels. attention_path describes which
+ * Isotron's kernels, for example in generation, where each step has a new shape. Calls that cuDNN does not support, or
+ * that it is known or suspected to compute wrongly, also use Isotron's kernels. attention_path describes which
  * implementation computes a call, and why. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -421,7 +421,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
              (float *)memory + threadIdx.x / 32 * ROOM<W>);
 }
 
-/* Iterates over the tiles of rows that attend to any key of a tile, in order. All threads of a warp must call it. */
+/* Iterates, in order, over the tiles of rows that attend to any key of a tile of keys. All threads of a warp must call
+ * it. */
 struct Seen {
     const Span *span;
     int tiles, key0, next; /* the next tile to examine */

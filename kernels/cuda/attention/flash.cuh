@@ -71,8 +71,9 @@ __device__ static inline Range visible_keys(const Flash &p, int64_t sample, int 
     return x;
 }
 
-/* Writes the ranges of rows [row0, row0 + tile) to shared memory. All threads of a block must call this; the
- * block has at least `tile` threads. Rows after the last one attend to no key, and do not count towards the span. */
+/* Writes the ranges of rows [row0, row0 + tile) to shared memory. All threads of a block must call this function; the
+ * block must have at least `tile` threads. Rows after the last one attend to no key, and do not count towards the
+ * span. */
 __device__ static inline void find_ranges(const Flash &p, int64_t sample, int row0, int tile, Range *range,
                                           Span *span) {
     if (threadIdx.x == 0) span->begin = p.t, span->end = 0, span->all_begin = 0, span->all_end = p.t;

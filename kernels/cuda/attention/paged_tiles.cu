@@ -1,11 +1,11 @@
-/* paged_attention for 16-bit storage on sm_90a: up to 64 queries, of tokens and heads that share keys, are the rows of
- * a product on the tensor cores. One warp copies tiles of TILE keys and values from pages to shared memory, and groups
- * of four warps multiply them. Each split of SPLIT keys has a separate softmax, and splits are merged in order. If one
- * block computes all splits, it also merges them. If each split has a block, the last of these blocks to finish does;
- * for tiles of many tokens, a second kernel does. A row's result therefore depends on neither other rows nor the number
- * of blocks. Rows that were stored in earlier passes are copied without waiting for the previous kernel to end. If
- * every token is a tile, a block can also rotate its queries, and rotate and store its new key. Scores are in units of
- * log(2). */
+/* paged_attention for 16-bit storage on sm_90a: up to 64 queries (of tokens and heads that share keys) are the rows of
+ * one product on the tensor cores. One warp copies tiles of TILE keys and values from pages to shared memory, and
+ * groups of four warps multiply them. Each split of SPLIT keys has a separate softmax, and splits are merged in order.
+ * If one block computes all splits, it also merges them. If each split has a block, the last of these blocks to finish
+ * does; for tiles of many tokens, a second kernel does. A row's result therefore depends on neither other rows nor the
+ * number of blocks. Rows that were stored in earlier passes are copied without waiting for the previous kernel to end.
+ * If every token is a tile, a block can also rotate its queries, and rotate and store its new key. Scores are in units
+ * of log(2). */
 #include "kernels/cuda/attention/paged.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/pdl.cuh"

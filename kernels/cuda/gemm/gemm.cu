@@ -1,6 +1,6 @@
 /* Computes GEMMs through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are computed in F64 for F64 operands, and
  * otherwise in F32 (never in TF32). All GEMMs with equal GemmKeys share the descriptors and the algorithm, so that a
- * call needs only one look-up on the host. Epilogues (GemmEpilogue) are fused or run as separate passes. Column sums of
+ * call needs only one lookup on the host. Epilogues (GemmEpilogue) are fused or run as separate passes. Column sums of
  * a are fused only if they are F32, because cuBLASLt would otherwise round a sum over all tokens to 16 bits. act is
  * written. With a pre, c is written; without one, c is written or accumulated. dbias is written or accumulated. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"

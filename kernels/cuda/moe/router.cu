@@ -406,8 +406,8 @@ __device__ __forceinline__ double unordered(uint64_t u) {
     return __longlong_as_double((long long)(u ^ (u >> 63 ? (uint64_t)1 << 63 : ~(uint64_t)0)));
 }
 
-/* Each block finds, for one expert, the rank-th largest difference between logit and threshold, where ranks begin at 0.
- * Each pass determines 8 bits of it. */
+/* Each block finds, for one expert, the rank-th largest difference between logit and threshold, counting from 0. Each
+ * pass determines 8 bits of it. */
 template <typename R>
 static __global__ void quantiles(Cells logits, const R *threshold, int64_t tokens, int n, int64_t rank,
                                  double *out) {

@@ -32,7 +32,7 @@ template <typename T> struct TensorSide {
 
 /* ---- shared memory ---- */
 
-/* Returns the byte offset in a slice of the 16-byte unit that begins with this element. If not `along`, 64 lines are
+/* Returns the byte offset, in a slice, of the 16-byte unit that begins with this element. If not `along`, 64 lines are
  * adjacent, and the next 64 lines follow after all terms. */
 template <bool along> __host__ __device__ __forceinline__ uint32_t tensor_place(int line, int term) {
     return along ? line * 128 + ((term / 8 ^ line % 8) * 16)
