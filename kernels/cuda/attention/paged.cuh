@@ -12,7 +12,7 @@ struct Paged {
     int64_t k_row, k_group, v_row, v_group;
     int64_t width; /* number of pages per request in the table */
     int chunks;    /* number of blocks for a group's heads */
-    int splits;    /* number of blocks for the keys; 1: a block loops over all keys */
+    int splits;    /* number of blocks for the keys; if 1, a block loops over all keys */
     const int64_t *table, *request, *position, *lengths;
     AttentionAttr attr;
     RelativeBuckets buckets;

@@ -6,8 +6,8 @@
 #include "kernels/cuda/common.cuh"
 
 /* Describes c [m,n] = a b, plus c or a bias if requested. Element (i,p) of a is at a_at + i * a_row + p * a_col, and
- * element (p,j) of b is at b_at + p * b_row + j * b_col. Both a and b must have a stride of 1. In row i, the bias,
- * which begins at bias_at, is multiplied by element scale_at + i of `scale`. */
+ * element (p,j) of b is at b_at + p * b_row + j * b_col. One of the two strides of a must be 1, and one of b's. In row
+ * i, the bias, which begins at bias_at, is multiplied by element scale_at + i of `scale`. */
 struct OrderedGemm {
     /* bias.data is NULL if there is no bias; scale.data is NULL if the factors are 1 */
     Cells a, b, c, bias, scale;
