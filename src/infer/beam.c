@@ -28,7 +28,7 @@ typedef struct Search {
     Text *open, *ended; /* [width]: open texts sorted by sum, ended texts sorted by score */
     int64_t n_open, n_ended;
     Candidate *candidates;           /* [n_candidates] */
-    int64_t n_candidates, each, ids; /* each: number of candidates per text; ids: number of requests */
+    int64_t n_candidates, each, ids; /* each: number of candidates per text; ids: number of requests so far */
     double *prompt_logprobs;
     int64_t most;   /* maximum number of new tokens per text */
     int64_t failed; /* number of tokens after which logits were not finite, or 0 */
@@ -36,7 +36,7 @@ typedef struct Search {
 
 /* ---- texts ---- */
 
-/* Returns the candidate's text with its token appended, unless this is an end token. */
+/* Returns the candidate's text, with its token appended unless the token is an end token. */
 static Text continued(const Search *s, const Candidate *c, bool stopped) {
     const Text *from = &s->open[c->text];
     Text t = {.id = from->id, .n = from->n + !stopped, .sum = c->sum, .stopped = stopped};
@@ -77,8 +77,7 @@ static int likelier(const void *a, const void *b) {
 }
 
 /* Each open text has a request. If a text has no continuation, its request is aborted. A text's first continuation
- * keeps the text's request, and each additional continuation receives a copy of the request. of[i] is the text that
- * continuation i extends. */
+ * keeps the text's request; each further continuation gets a copy. of[i] is the text that continuation i extends. */
 static void continue_requests(Search *s, Text *next, const int64_t *of, int64_t n) {
     for (int64_t i = 0; i < s->n_open; i++) {
         int64_t k = 0;

@@ -38,7 +38,7 @@ static void pages_release(PagePool *pool, PageList *l) {
     l->n = 0;
 }
 
-/* Extends a list so that it has pages for `rows` rows. If too few pages are free, returns false and takes none. */
+/* Extends a list so that its pages hold `rows` rows. If too few pages are free, returns false and takes none. */
 static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page) {
     const int64_t more = engine_pages(rows, page) - l->n;
     if (more <= 0) return true;
@@ -156,7 +156,7 @@ bool engine_abort(Engine *e, int64_t id) {
         return true;
     }
     i = list_find(&e->running, id);
-    if (i >= 0) e->running.at[i]->ended = true; /* removed after the pass, which may be using the request */
+    if (i >= 0) e->running.at[i]->ended = true; /* removed after the pass, which may still use the request */
     return i >= 0;
 }
 
@@ -198,7 +198,7 @@ static void add_share(Engine *e, Live *live, int64_t n, int64_t drafts) {
     e->share[e->n_shares++] = (Share){live, live->computed, n + drafts, live->n - 1};
 }
 
-/* Returns the number of drafts for a request: as many as it can use, or 0 if there is no room for them. */
+/* Returns the number of drafts for a request: as many as it can use, or 0 if they do not all fit. */
 static int64_t drafts_of(Engine *e, Live *live, int64_t rest) {
     const int64_t n = speculation_most(e, live);
     return n <= rest && extend(e, live, live->n + n) ? n : 0;
@@ -288,7 +288,7 @@ static void stamp(const Engine *e, const Live *live, EngineEvent *event) {
     event->cached = live->cached, event->waited_ns = live->waited_ns;
 }
 
-/* Reports a token. If its logits are needed, they are in e->row. */
+/* Reports a token. e->row contains the token's logits if the report needs them. */
 static void report(Engine *e, const Live *live, EngineEvent event, const Chosen *made, EngineSink *sink,
                    void *arg) {
     const int64_t vocab = e->model->plan.vocab, k = live->request.likeliest;
@@ -407,7 +407,7 @@ void engine_continue(Engine *e, int64_t id, int32_t token) {
     live->tokens[live->n++] = token;
 }
 
-/* Returns a copy of the list, which shares the first n pages. */
+/* Returns a copy of the list that shares its first n pages. */
 static PageList shared_pages(PagePool *pool, const PageList *l, int64_t n) {
     page_pool_share(pool, n, l->page);
     return (PageList){mem_copy(l->page, (size_t)n * sizeof *l->page), n};
@@ -492,7 +492,7 @@ double engine_room(const RunContext *c) {
     return least / 2;
 }
 
-/* Checks that there is enough memory for the pools, and for the logits of a pass that needs all its logits. */
+/* Checks that there is enough memory for the pools, and for a pass that needs the logits of all its tokens. */
 static Err check_memory(const Model *m, const RunContext *c, const EngineLimits *l) {
     const double cache = engine_cache_bytes(m, c, l),
                  logits = (double)l->tokens * (double)m->plan.head->width * (double)dtype_size(c->dtype),

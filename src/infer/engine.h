@@ -15,7 +15,7 @@
 #include "infer/sampling.h"
 #include "models/cache.h"
 
-/* Speculation: each pass also checks drafts for requests' next tokens. A draft is kept only if it equals the token
+/* Speculation: each pass also checks drafts of the requests' next tokens. A draft is kept only if it equals the token
  * chosen at its position, so tokens and log-probabilities do not depend on drafts. */
 typedef struct Speculation {
     int64_t tokens; /* maximum number of drafts per request and pass; 0: none */
@@ -31,7 +31,7 @@ typedef struct EngineLimits {
     int64_t requests;             /* maximum number of requests that run at the same time */
     int64_t tokens;               /* maximum number of tokens per pass; at least `requests` */
     bool shares_prefixes;         /* whether requests that begin with the same tokens share pages */
-    bool no_graphs;               /* do not capture passes as CUDA graphs */
+    bool no_graphs;               /* whether passes are not captured as CUDA graphs */
     Speculation speculation;      /* requires a model without an encoder */
     KvCacheMode suspended;        /* what happens to the rows while the engine is suspended */
     RoutePolicy route;            /* how a fleet chooses replicas (infer/placement.h) */
@@ -46,12 +46,12 @@ typedef struct Request {
     int32_t start;         /* an encoder-decoder model's first decoder token */
     Sampling sampling;     /* copied */
     uint64_t seed, stream;
-    int64_t min_new_tokens; /* until there are this many new tokens, no end token is chosen */
+    int64_t min_new_tokens; /* no end token is chosen before this many new tokens */
     int64_t max_new_tokens; /* at least 0 */
     const int64_t *ends;    /* [n_ends] tokens that end a request and are not part of its text; copied */
     int64_t n_ends;
     bool logprobs; /* whether events report the log-probabilities of new tokens */
-    /* whether events report prompt tokens' log-probabilities; if so, all prompt tokens are computed */
+    /* whether events report the prompt's log-probabilities; if so, all prompt tokens are computed */
     bool prompt_logprobs;
     const char *salt; /* [n_salt]; copied; only requests with equal salts share pages */
     int64_t n_salt;
@@ -111,7 +111,7 @@ typedef struct EngineCounts {
 typedef struct Engine Engine;
 
 enum {
-    /* number of tokens per pass at which GEMMs reach full speed; more tokens only need more activation memory */
+    /* number of tokens per pass at which GEMMs reach full speed; more tokens only take more activation memory */
     ENGINE_PASS_TOKENS = 4096,
     ENGINE_PAGE = 64, /* default number of rows per page */
 };
@@ -122,8 +122,8 @@ static inline bool engine_ends(const int64_t *ends, int64_t n, int64_t token) {
     return false;
 }
 
-/* Returns the pools' default memory limit in bytes: half of the memory of the rank that has the least. All ranks must
- * call this function and get the same result, because the number of pages decides which requests run. */
+/* Returns the default limit of the pools' memory in bytes: half of the memory on the rank that has the least. All ranks
+ * must call this function and get the same result, because the number of pages decides which requests run. */
 double engine_room(const RunContext *);
 /* Returns how many pages `rows` rows need. */
 static inline int64_t engine_pages(int64_t rows, int64_t page) { return (rows + page - 1) / page; }
@@ -146,7 +146,7 @@ void engine_continue(Engine *, int64_t id, int32_t token);
 /* Adds a copy of a running request. Call this function between steps. The copies share all pages except a partly filled
  * last page. Enough pages for all steered requests must be available. */
 void engine_fork(Engine *, int64_t id, int64_t copy);
-/* Makes all requests release their pages. The rows are recomputed later. Call this function between steps. No request
+/* Makes all requests release their pages. Their rows are recomputed later. Call this function between steps. No request
  * may be steered. */
 void engine_forget(Engine *);
 /* Releases the pools' memory, unless EngineLimits.suspended is KV_PERSIST. Call this function between steps. With

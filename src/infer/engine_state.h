@@ -18,7 +18,7 @@ typedef struct Live {
     int64_t n, n_first, computed;
     int64_t known; /* number of the prompt's log-probabilities that have been reported */
     PageList pages, encoder_pages;
-    int64_t named;          /* number of leading pages that have names */
+    int64_t named;          /* number of leading pages with names */
     uint64_t before;        /* PageName.before for the next page */
     bool encoded;           /* whether the pool contains the encoder's rows */
     GrammarReader *grammar; /* NULL: the request has no grammar */
@@ -34,8 +34,8 @@ typedef struct LiveList {
     int64_t n;
 } LiveList;
 
-/* A request's rows [first, first + n) in a pass. The logits are needed for row `wanted` and all later rows, and for
- * the rows that prompt_logprobs requires. */
+/* A request's rows [first, first + n) in a pass. The pass must compute the logits of rows from `wanted` on, and of the
+ * rows that prompt_logprobs requires. */
 typedef struct Share {
     Live *live;
     int64_t first, n, wanted;
@@ -108,7 +108,7 @@ static inline bool reports(const Engine *e, const Live *live, int64_t i) {
 
 /* Returns whether data-parallel ranks must run passes together, because they share experts. */
 bool pass_joins(const Model *, const RunContext *);
-/* Returns how many pages a cache needs in addition to the pool's pages, for tokens that only pad a pass. */
+/* Returns how many pages a cache needs for padding tokens, in addition to the pool's pages. */
 int64_t pass_spare_pages(const Model *, const RunContext *, int64_t page);
 /* Returns the name of page `i` of a request whose tokens are given. `before` is the number of the page before it. The
  * salt is only in the first page's name, on which the names of all later pages depend. */
@@ -139,8 +139,8 @@ bool choice_is_made(const Live *, int64_t at);
 /* Chooses token `at` of a request: returns op_choose's choice `made`, or chooses from e->row. The choice depends only
  * on the request, its tokens before `at` and the logits. Returns -1 if no token is allowed. */
 int32_t choice_token(Engine *, const Live *, int64_t at, const Chosen *made);
-/* Returns a token's log-probability. It is computed from `Chosen` if that contains this token and a sum, and otherwise
- * from e->row. */
+/* Returns a token's log-probability, computed from `Chosen` if it contains this token and a sum, and otherwise from
+ * e->row. */
 double choice_logprob_of(const Engine *, const Chosen *, int32_t token);
 /* Returns why a request ends if choice_token allows no token. */
 Finish choice_finish(const Live *);
@@ -149,7 +149,7 @@ Finish choice_finish(const Live *);
 void speculation_draft(Engine *);
 /* Returns the maximum number of drafts for a request in the next pass. */
 int64_t speculation_most(const Engine *, const Live *);
-/* Counts a shared page as drafted if the draft caches contain all of its rows. */
+/* Counts a shared page in `drafted` if the draft caches contain all of its rows. */
 void speculation_share(const Engine *, Live *, int64_t page);
 void speculation_check(const Model *, const RunContext *, const Speculation *);
 void speculation_open(Engine *);

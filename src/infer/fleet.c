@@ -19,7 +19,7 @@ typedef struct Slot {
 } Slot;
 
 struct Fleet {
-    Comm *comm; /* NULL if there is one rank */
+    Comm *comm; /* NULL if there is only one rank */
     Engine *engine;
     FleetState state;
     int (*poll)(void); /* may be NULL */
@@ -101,7 +101,7 @@ bool fleet_abort(Fleet *f, int64_t id) {
     return true;
 }
 
-/* Changes this rank's state. settle then performs the signal's action. */
+/* Changes this rank's state. The function settle then performs the signal's action. */
 static Err take_signal(Fleet *f, FleetSignal signal, const char *path, int64_t n) {
     ERR_RETURN(fleet_state_signal(&f->state, signal));
     if (signal != SIGNAL_WEIGHTS) return ERR_OK;
@@ -256,7 +256,8 @@ static void gather_events(Fleet *f, const int64_t *counts, int64_t all) {
     free(sends), free(words);
 }
 
-/* Shares a step's results among the first ranks of the replicas. Returns whether any replica has computed anything. */
+/* Exchanges a step's results among the first ranks of the replicas. Returns whether any replica has computed
+ * anything. */
 static bool share_results(Fleet *f, bool worked) {
     int64_t *head = mem_alloc((size_t)f->replicas * FLEET_REPLY * sizeof *head),
             *counts = mem_zero((size_t)f->replicas, sizeof *counts), all = 0;

@@ -1,4 +1,4 @@
-/* Generates on all ranks. Each data-parallel replica has an engine (engine.h), and all its ranks run this engine. Rank
+/* Generates on all ranks. Each data-parallel replica has an engine (engine.h), which all ranks of the replica run. Rank
  * 0 receives requests and signals, numbers them, and sends them to all ranks before each pass. Every rank applies them
  * in this order, so all ranks of a replica make the same calls, and only rank 0 makes decisions. All replicas run their
  * steps together. Rank 0 receives all replicas' events.
@@ -15,7 +15,7 @@ Err fleet_new(const Model *, const RunContext *, const EngineLimits *, Fleet **o
 /* On rank 0, this function first makes the other ranks' fleet_follow calls return. */
 void fleet_free(Fleet *);
 
-/* Returns whether this is rank 0, which makes the calls below, except fleet_follow. */
+/* Returns whether this is rank 0, which makes all calls below except fleet_follow. */
 bool fleet_leads(const Fleet *);
 /* All ranks except rank 0 must call this function once. It returns when rank 0 stops or frees its fleet. */
 void fleet_follow(Fleet *);
@@ -32,7 +32,7 @@ bool fleet_step(Fleet *, EngineSink *, void *arg);
 EngineCounts fleet_counts(const Fleet *);
 
 /* Sends a signal, which takes effect in the next step. Returns a user error if the signal is not allowed in the current
- * state. A signal never waits forever: a rank that does not follow within the Comm's deadline ends the world. `path` is
+ * state. A signal never waits forever: if a rank does not follow within the Comm's deadline, all ranks end. `path` is
  * the folder from which SIGNAL_WEIGHTS loads; it is copied. Other signals ignore it. */
 Err fleet_signal(Fleet *, FleetSignal, const char *path);
 FleetState fleet_state(const Fleet *);

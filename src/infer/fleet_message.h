@@ -15,7 +15,7 @@ enum {
 typedef struct Words {
     int64_t *at; /* [n], owned */
     int64_t n, read;
-    bool reads, bad; /* bad: whether the reader has found invalid words */
+    bool reads, bad; /* bad: whether the reader has found an invalid word */
 } Words;
 
 typedef enum OrderKind { ORDER_ADD, ORDER_ABORT, ORDER_SIGNAL, ORDERS } OrderKind;
@@ -23,7 +23,7 @@ typedef enum OrderKind { ORDER_ADD, ORDER_ABORT, ORDER_SIGNAL, ORDERS } OrderKin
 /* Rank 0 sends orders, which all ranks apply before the next pass. */
 typedef struct Order {
     OrderKind kind;
-    int64_t number;  /* orders are numbered consecutively from the creation of the fleet */
+    int64_t number;  /* orders are numbered consecutively, starting when the fleet is created */
     int64_t replica; /* only for ORDER_ADD and ORDER_ABORT */
     Request request; /* for ORDER_ABORT, only the id is used */
     FleetSignal signal;

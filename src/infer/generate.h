@@ -51,7 +51,7 @@ typedef struct GenerateOptions {
      * both are 0, all prompts are added before the first pass. */
     int64_t per_pass;
     double per_second;
-    /* After every `suspend_every` passes, and once a prompt has received a new token, the fleet is suspended for
+    /* After every `suspend_every` passes, as soon as a prompt has received a new token, the fleet is suspended for
      * suspend_s seconds and resumed. If 0, the fleet is never suspended. */
     int64_t suspend_every;
     double suspend_s;

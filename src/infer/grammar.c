@@ -8,7 +8,7 @@
 
 enum { MASKS = 16, SLOTS = 4 * GRAMMAR_WIDEST };
 
-/* A call that has not returned. There can be several equal cells. */
+/* A call that has not returned. Several cells can be equal. */
 typedef struct Cell {
     int32_t node, parent, depth; /* the return node; the enclosing call, or 0; the number of nested calls */
     uint32_t hash;               /* hash of these calls */
@@ -147,7 +147,7 @@ static bool is_complete(const GrammarReader *m, Range at) {
 
 /* ---- settled tokens ---- */
 
-/* Moves a range to the start, and removes all other places and all cells that no place needs. */
+/* Moves a range to the start. Removes all other places, and all cells that no remaining place needs. */
 static void settle(GrammarReader *m, Range at) {
     int32_t *moved = mem_zero((size_t)m->cells, sizeof *moved);
     memmove(m->place, m->place + at.first, (size_t)at.n * sizeof *m->place);
@@ -191,7 +191,7 @@ static void fill_mask(GrammarReader *m, Range from, Mask *mask) {
     const int64_t cells = m->cells, places = m->places;
     mask->wide = false;
     memset(allowed, 0, (size_t)v->size * sizeof *allowed);
-    /* number of the row's leading bytes whose places are known; the last of them may lead to no place */
+    /* number of the row's leading bytes whose places are known; the last byte may lead to no place */
     int64_t known = 0;
     m->at = mem_grow(m->at, 1, sizeof *m->at);
     m->at[0] = from;

@@ -1,6 +1,6 @@
 /* Describes the text that a request may generate, and computes which tokens may come next. The description is an
  * automaton over bytes, whose rules can call each other. Token masks depend only on the automaton, the text and the
- * bytes in the vocabulary, so that all ranks compute the same masks. */
+ * vocabulary's bytes, so all ranks compute the same masks. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 
 typedef enum GrammarKind {
     GRAMMAR_BYTE,   /* matches a byte from `low` to `high`, then continues at `next` */
-    GRAMMAR_TOKEN,  /* matches the token `other`, whatever its bytes are, then continues at `next` */
+    GRAMMAR_TOKEN,  /* matches the token `other` regardless of its bytes, then continues at `next` */
     GRAMMAR_EITHER, /* continues at both `next` and `other` */
     GRAMMAR_CALL,   /* calls the rule at `next`; continues at `other` when that rule reaches GRAMMAR_RETURN */
     GRAMMAR_RETURN, /* returns to the last call or, without a call, ends the text */
@@ -35,6 +35,6 @@ GrammarReader *grammar_new(const GrammarNode *, int64_t n, const Vocabulary *);
 void grammar_free(GrammarReader *); /* NULL is fine */
 /* Computes which tokens may follow tokens[n]. Later calls must pass the same first `settled` tokens. The result [size]
  * states for each token in the vocabulary whether it may follow, and is valid until the next call. Sets *complete to
- * whether the text may end. Returns NULL if the text, or the text with one more token, can be at more than
+ * whether the text may end. Returns NULL if the text, or the text with one more token, may have reached more than
  * GRAMMAR_WIDEST nodes. */
 const bool *grammar_next(GrammarReader *, const int32_t *tokens, int64_t n, int64_t settled, bool *complete);

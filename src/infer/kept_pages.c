@@ -9,7 +9,7 @@ void kept_pages_free(Engine *e) {
     *o = (KeptPages){.host = NULL};
 }
 
-/* Copies the requests' pages of all caches. Returns the size of the copy in bytes. */
+/* Copies the requests' pages in all caches. Returns the size of the copy in bytes. */
 static size_t copy_pages(Engine *e, const CacheShape *shape, CacheCopy copy) {
     const KeptPages *o = &e->kept_pages;
     const size_t at = cache_copy_pages(e->model, shape, &e->cache, &o->pages, copy, o->host, 0);

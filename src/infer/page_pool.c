@@ -23,7 +23,7 @@ typedef struct Page {
 /* Unused pages form a list, in the order in which they will be reused. */
 struct PagePool {
     Page *page;      /* [n] */
-    int64_t *bucket; /* [n]: first page for each hash */
+    int64_t *bucket; /* [n]: the first page in the bucket of each hash */
     int64_t n, unused, oldest, newest;
     uint64_t numbers;
 };

@@ -25,13 +25,13 @@ int64_t page_pool_size(const PagePool *);
 int64_t page_pool_available(const PagePool *);
 /* Takes `count` pages without names. If fewer pages are available, returns false and takes none. */
 bool page_pool_take(PagePool *, int64_t count, int64_t *pages);
-/* Takes additional references to pages that are in use. */
+/* Adds references to pages that are in use. */
 void page_pool_share(PagePool *, int64_t count, const int64_t *pages);
 /* Releases pages. Releasing a page more often than it was taken is a fault. */
 void page_pool_release(PagePool *, int64_t count, const int64_t *pages);
 
-/* Names a page that is in use, unless another page has this name. Returns the number of the page that has this name,
- * for PageName.before. Copies the tokens. */
+/* Names a page that is in use, unless another page already has this name. Returns the number of the page that has this
+ * name, for PageName.before. Copies the tokens. */
 uint64_t page_pool_name(PagePool *, int64_t page, const PageName *);
 /* Takes and returns the page that has this name, or returns -1 if there is none. Sets *before to the page's number for
  * PageName.before. */

@@ -50,7 +50,7 @@ static bool is_chosen(const Engine *e, const Share *s, int64_t i) {
     return i >= s->wanted || reports(e, s->live, i);
 }
 
-/* Returns the smallest of 1, 2, 3, 4, 6, 8, 12, 16, ... that is at least n. */
+/* Returns the first of 1, 2, 3, 4, 6, 8, 12, 16, ... that is at least n. */
 static int64_t class_of(int64_t n) {
     int64_t size = 1;
     while (size < n) size *= 2;
@@ -83,7 +83,7 @@ static Inputs inputs_of(const Engine *e, const Pass *p) {
         in.graph ? class_of(in.tokens) - in.tokens : padding(p->model, tape_context(p->tape), in.tokens);
     in.tokens += in.padding, in.requests += in.padding > 0;
     if (in.graph) in.chosen = in.tokens, in.requests = in.tokens + 1;
-    while (in.graph && in.width & (in.width - 1)) in.width++; /* a power of two limits the number of graphs */
+    while (in.graph && in.width & (in.width - 1)) in.width++; /* powers of two limit the number of graphs */
     for (int f = 0; f < FIELDS; f++)
         if (!encoder && (field_info((FieldId)f)->extent == EXTENT_ENCODER || f == FIELD_encoder_lengths))
             fields &= ~(UINT32_C(1) << f);

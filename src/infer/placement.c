@@ -29,7 +29,7 @@ void placement_forget(Placement *r) {
     for (int64_t i = 0; i < r->replicas; i++) page_pool_forget(r->pool[i]);
 }
 
-/* Returns how many of the prompt's first pages a replica has. */
+/* Returns how many of the prompt's leading pages a replica has. */
 static int64_t pages_found(const Placement *r, const Request *q, int64_t replica, int64_t most) {
     uint64_t before = 0;
     for (int64_t i = 0; i < most; i++) {

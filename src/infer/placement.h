@@ -1,6 +1,6 @@
 /* Chooses the replica for each request, like Megatron-LM's data-parallel coordinator
  * (core/inference/data_parallel_inference_coordinator/coordinator.py). A choice depends only on earlier calls and on
- * the replicas' numbers of requests, not on time.
+ * the number of requests of each replica, not on time.
  *
  * A request's score at a replica is alpha * match + (1 - alpha) * free. `free` is the unused fraction of the replica's
  * maximum number of requests. `match` is the fraction of the prompt's pages that the replica has or, with
@@ -20,5 +20,5 @@ void placement_free(Placement *);
 /* Chooses a replica for a request that engine_check accepts. open [replicas] contains each replica's number of
  * requests. */
 int64_t placement_choose(Placement *, const Request *, const int64_t *open);
-/* Forgets all pages. The caller must call this function when the replicas forget their pages. */
+/* Forgets all pages. The caller must call this function when the replicas discard their cached pages. */
 void placement_forget(Placement *);

@@ -29,7 +29,7 @@ static void keep_allowed(const Sampling *s, double *logits, int64_t vocab) {
     free(allowed);
 }
 
-/* If the n new tokens end with all tokens of a bad sequence except the last, excludes the last token. */
+/* If the n new tokens end with all tokens of a bad sequence except the last, excludes that last token. */
 static void exclude_bad(const Sampling *s, const int32_t *fresh, int64_t n, double *logits) {
     for (int64_t at = 0; at < s->n_bad; at += 1 + s->bad[at]) {
         const int64_t before = s->bad[at] - 1;

@@ -1,4 +1,4 @@
-/* Speculation: drafts requests' next tokens, which the next pass checks.
+/* Speculation: drafts the requests' next tokens, which the next pass checks.
  *
  * Drafts are computed in rounds. With MTP layers, round k runs the stack at depth k. Its row i depends on the tokens up
  * to i + k and on the previous stack's output at row i. These outputs are stored in pages, so the stack can run

@@ -30,5 +30,5 @@ void attention_log(void *log, const OpDef *op, const Call *c) {
         line, sizeof line, "attention%s, %s: %s%s\n", window, is_backward(op) ? "backward" : "forward", path,
         is_unfused(op) ? ", which keep all probabilities in memory: --attention-backend unfused" : "");
     if (strstr(text, line) || strstr(text, MORE)) return;
-    strcat(text, (size_t)n + sizeof MORE <= room ? line : MORE); /* there is always room for MORE */
+    strcat(text, (size_t)n + sizeof MORE <= room ? line : MORE); /* the check reserves room for MORE */
 }

@@ -1,11 +1,10 @@
-/* Lists, in a dry run, the implementations of attention that a GPU would use, and the reasons. */
+/* Lists, in a dry run, the attention implementations that a GPU would use, and why. */
 #pragma once
 
 #include "tensor/call.h"
 
 /* There is one line for each direction of each kind of attention layer, in the order of the first calls. The
- * text is "" if there is no such layer. If a line does not fit, the last line reports that lines are
- * missing. */
+ * text is "" if there is no such layer. If a line does not fit, the last line states that lines are missing. */
 typedef struct AttentionLog {
     char text[4000];
 } AttentionLog;

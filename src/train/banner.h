@@ -5,8 +5,8 @@
 #include "data/data.h"
 #include "models/model.h"
 
-/* Prints the values that are derived from the options, and the full model's number of parameters. Must be called before
- * slow work. tokenizer_size is the tokenizer's vocabulary size, or 0 if there is no tokenizer. */
+/* Prints the values that are derived from the options, and the full model's number of parameters. Call this function
+ * before slow work. tokenizer_size is the tokenizer's vocabulary size, or 0 if there is no tokenizer. */
 void banner_print(const Config *, int64_t tokenizer_size, const ModelCount *parameters);
 /* Prints the source of each split's samples. */
 void banner_print_data(const Config *, const Data *);

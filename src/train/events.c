@@ -15,7 +15,7 @@ struct Events {
     int fd;
 };
 
-/* Returns the CRC-32C (Castagnoli). Computes one bit at a time, because an event has only about fifty bytes. */
+/* Returns the CRC-32C (Castagnoli). Processes one bit at a time, because an event has only about fifty bytes. */
 static uint32_t crc32c(const void *bytes, size_t n) {
     const unsigned char *p = bytes;
     uint32_t crc = ~0u;

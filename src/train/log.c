@@ -34,7 +34,7 @@ struct TrainLog {
     LossSum accepted[MODEL_LOSSES]; /* sums of counts, such as accepted MTP predictions */
 
     bool printed;        /* the first step of the process has been printed */
-    bool brief;          /* lines have the short format, not the format of Megatron-LM */
+    bool brief;          /* lines have the short format instead of Megatron-LM's */
     bool live;           /* standard error is a terminal, which shows a status line */
     bool status_shown;   /* the status line is visible */
     int64_t status_time; /* clock_ns when the status line was written */
@@ -176,7 +176,7 @@ static double told(const Trainer *r, const LossSum *sum, int i) {
     return (i < n_losses(r) ? 1 : 100) * trainer_mean(sum[i]);
 }
 
-/* Returns the number of losses that an evaluation computes. */
+/* Returns how many losses an evaluation computes. */
 static int n_main(const Trainer *r) { return r->run.model->plan.n_main; }
 
 static const char *loss_name(const Trainer *r, int i) { return r->run.model->plan.loss[i].name; }
@@ -417,8 +417,8 @@ bool train_log_wants_times(const Trainer *r) {
     return r->run.config->timing_log_level > 0 && r->iteration % r->run.config->log_interval == 0;
 }
 
-/* As in Megatron-LM, the initial dynamic loss scale is so large that the first steps overflow. A short run can end
- * before it has updated any parameter. */
+/* As in Megatron-LM, the initial dynamic loss scale is so large that the gradients of the first steps overflow. A short
+ * run can end before it has updated any parameter. */
 static void note_skipped(TrainLog *log, const Trainer *r) {
     if (r->iteration < r->run.config->derived.train_iters || log->all_skipped < log->all_steps) return;
     train_log_hide_status(log);

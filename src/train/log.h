@@ -19,9 +19,9 @@ Err train_log_open(const Trainer *, const Data *, int64_t parameters, TrainLog *
 /* Checks that train_log_open could write its files. Changes no file. */
 Err train_log_check(const Config *);
 void train_log_close(TrainLog *);
-/* Returns whether the times of all ranks are needed after this step. */
+/* Returns whether train_log_step needs the times of all ranks for this step. */
 bool train_log_wants_times(const Trainer *);
-/* Logs a step, whose duration is `ns`. Must be called after every step. Prints a line at the first step of the
+/* Logs a step, whose duration is `ns`. Call this function after every step. Prints a line at the first step of the
  * process and every --log-interval steps. The line includes the times of all ranks if they are needed. */
 Err train_log_step(TrainLog *, const Trainer *, const StepReport *, int64_t ns, const Times *);
 /* Logs the losses of an evaluation. `where` is Megatron-LM's text, such as "iteration 100 on validation set".
@@ -36,7 +36,7 @@ typedef struct Accuracy {
 } Accuracy;
 /* Prints one line for each file if there are several, and then one line for all files together. */
 Err train_log_accuracy(TrainLog *, const Trainer *, int64_t epoch, const Accuracy *, int files);
-/* Clears the status line. Must be called before other lines are printed to a terminal. The log may be NULL. */
+/* Clears the status line. Call this function before other lines are printed to a terminal. The log may be NULL. */
 void train_log_hide_status(TrainLog *);
 /* With --log-progress, appends a line to progress.txt in --save. */
 Err train_log_progress(const Trainer *, const char *event);

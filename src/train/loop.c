@@ -31,7 +31,7 @@ typedef struct Session {
     StopSignals *signals;
     int save_lock;  /* descriptor of the --save folder's lock, or -1 if there is none */
     bool read_only; /* the session only checks files and writes none */
-    bool opens;     /* the first rank opens the data */
+    bool opens;     /* whether the first rank opens the data */
     Data *data;     /* read-only once it is open */
     int stopped_by; /* the number of a signal, or 0 if there is none */
 } Session;
@@ -39,7 +39,7 @@ typedef struct Session {
 typedef struct Loop {
     Session *session;
     const Config *config;
-    Comm *comm;      /* NULL if there is one rank */
+    Comm *comm;      /* NULL if there is only one rank */
     bool is_printer; /* if true, this rank prints, writes logs and checks the time limit */
     Device *device;  /* NULL once the trainer owns it */
     Trainer *trainer;
@@ -172,7 +172,7 @@ static const char *reason_to_exit(Loop *l, bool after_step) {
 
 /* ---- evaluation ---- */
 
-/* Sums over `batches` batches of each data-parallel rank. If a signal stops the evaluation, the sums are not
+/* Sums the losses over `batches` batches of each data-parallel rank. If a signal stops the evaluation, the sums are not
  * complete and l->exit_reason is set. */
 static Err evaluate_batches(Loop *l, Prefetch *stream, int64_t batches, LossSum sum[MODEL_LOSSES]) {
     timer_start(&l->timers, TIMER_EVALUATE);
@@ -277,7 +277,7 @@ static Err tell_saved(Loop *l, int64_t iteration, const char *event) {
     return say(l, train_log_progress(l->trainer, event));
 }
 
-/* Finishes the save in progress if its files are written. If `wait`, waits for the files. */
+/* Finishes the save in progress if its files have been written. If `wait`, waits for the files. */
 static Err finish_save(Loop *l, bool wait) {
     int64_t iteration;
     if (!l->trainer->saving) return ERR_OK;
@@ -446,7 +446,7 @@ static Err open_device(Loop *l) {
     return ERR_OK;
 }
 
-/* Prints the program's choices that the options do not determine. */
+/* Prints the choices that the program makes because the options leave them open. */
 static void say_how(const Trainer *r) {
     int64_t chunks, tokens = trainer_loss_chunk(r, &chunks);
     if (tokens) printf("logits: %s of at most %s\n", amount(chunks, "chunk").s, amount(tokens, "token").s);
@@ -509,7 +509,7 @@ Err train(const Config *c, const TokenFacts *facts, Data *data, int *stopped_by)
     Session s = {
         .config = c, .facts = facts, .start_ns = clock_ns(), .save_lock = -1, .opens = !data, .data = data};
     Err e = trainer_check(c);
-    setvbuf(stdout, NULL, _IOLBF, 0); /* so that redirected output is also written immediately */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* so that each line of redirected output is also written immediately */
     s.signals = stop_signals_new(c);
     if (!e.code) e = world_run(c, train_rank, &s);
     stop_signals_free(s.signals);

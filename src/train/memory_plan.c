@@ -79,7 +79,7 @@ MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
     part[MEMORY_scratch] = r->run.device->scratch;
     part[MEMORY_snapshot] = snapshot_bytes(r);
     part[MEMORY_offloaded] = plan.unit.offload.host;
-    /* If all shares are equal, a rank receives as many rows as it sends. At most, it receives all ranks' rows. */
+    /* If all shares are equal, a rank receives as many rows as it sends. At most, it receives the rows of all ranks. */
     plan.offloaded_most = part[MEMORY_offloaded] * (plan.balanced ? ranks : 1);
     if (notes) plan_communicators(r, target, comm, &plan);
     trainer_free(r);
@@ -106,7 +106,7 @@ size_t memory_plan_state(const MemoryPlan *p) {
     return p->part[MEMORY_parameters] + p->part[MEMORY_gradients] + p->part[MEMORY_optimizer];
 }
 
-/* Ranks that run as threads share this machine's devices, with at most `sharing` ranks per device. The sum is exact for
+/* Ranks that run as threads share this machine's devices; at most `sharing` ranks use one device. The sum is exact for
  * host memory. For a discrete device, the sum assumes that all ranks of the device need the same memory as this
  * rank. */
 MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Comm *comm) {

@@ -34,9 +34,9 @@ extern const char *const MEMORY_TITLES[MEMORY_PART_COUNT];
 /* The number of bytes that a rank will need. A dry run on the null device computes it. */
 typedef struct MemoryPlan {
     size_t part[MEMORY_PART_COUNT]; /* the optimizer's part includes the master parameters */
-    /* size of offloaded activations if all tokens are sent to the experts of one rank */
+    /* size of offloaded activations if all tokens are sent to one rank's experts */
     size_t offloaded_most;
-    /* the device has separate memory, which contains all parts except the last two */
+    /* whether the device has separate memory, which contains all parts except the last two */
     bool discrete;
     /* the sizes of one slot, of the transient space, and of offloaded activations */
     ExecutorMemory unit;
@@ -59,11 +59,11 @@ size_t memory_plan_host(const MemoryPlan *);
 /* Returns how many bytes parameters, main gradients and optimizer state need. The number does not depend on the
  * batch. */
 size_t memory_plan_state(const MemoryPlan *);
-/* Appends a text such as "parameters 1.5 GiB, main gradients 3.0 GiB, ..., total 9.0 GiB". Parts that are
- * zero are omitted. */
+/* Appends text such as "parameters 1.5 GiB, main gradients 3.0 GiB, ..., total 9.0 GiB". Parts that are zero are
+ * omitted. */
 void memory_plan_describe(const MemoryPlan *, Str *out);
-/* Sums the parts over the ranks of this process that share a device, and host memory over all ranks of this
- * process. All ranks must call it. */
+/* Sums the parts over the ranks of this process that share a device, and the parts in host memory over all ranks of
+ * this process. All ranks must call it. */
 MemoryPlan memory_plan_together(const MemoryPlan *, const Device *, Comm *);
 /* Sums the parts in host memory over the ranks of this host. The ranks must run as separate processes, and all of them
  * must call it. */

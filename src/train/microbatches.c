@@ -23,7 +23,7 @@ typedef struct StepKey {
 /* State for --cuda-graph-impl local. A single rank has two graphs of a microbatch, which read the microbatch's fields
  * from a fixed address. One graph is for the first microbatch of a step, which writes the gradients. The other graph is
  * for all other microbatches, which add to the gradients. With several ranks, one graph contains an entire step,
- * because the microbatches share a schedule and sums over ranks. */
+ * because its microbatches share one schedule and the sums over ranks. */
 typedef struct Graphs {
     char *fields;
     size_t bytes;
@@ -44,7 +44,7 @@ struct Microbatches {
     int64_t n;
     char *fields, *host;       /* device memory, and the host memory from which it is copied */
     size_t bytes;              /* size of `fields` and of `host` */
-    bool sending;              /* copies to the device may be in progress */
+    bool sending;              /* whether copies to the device may be in progress */
     Tensor loss[MODEL_LOSSES]; /* F64 [1], adjacent */
     Graphs *graphs;            /* NULL before the first use */
 };
@@ -115,7 +115,7 @@ static SpmdType field_type(const RunContext *c, FieldExtent extent) {
     return type;
 }
 
-/* Returns a microbatch whose tensors, for the fields and losses of a batch, have no memory yet. */
+/* Returns a microbatch with tensors for the fields and losses of a batch, which have no memory yet. */
 static Microbatch microbatch_like(const Microbatches *m, const Batch *b) {
     const ModelPlan *plan = m->plan;
     Microbatch mb = {.n_losses = plan->n_losses};
@@ -137,7 +137,7 @@ static Microbatch microbatch_like(const Microbatches *m, const Batch *b) {
 
 typedef struct BlockPart {
     Tensor *tensor;
-    int field, loss; /* field: the field; loss: the loss to whose weights or gradient the part belongs */
+    int field, loss; /* field: the field; loss: the loss whose weights or gradient the part contains */
     bool gradient;
 } BlockPart;
 
@@ -149,8 +149,8 @@ static bool weights_are_field(const Microbatches *m, int loss) {
     return l->weights < FIELDS && loss_samples(l) == 1 && m->plan->sample.width[l->weights] <= 1;
 }
 
-/* Lists the parts of a microbatch's block in order, and returns their number. Weights that are equal to a field are
- * not a part. */
+/* Lists the parts of a microbatch's block in order, and returns their number. Weights that equal a field are not a
+ * separate part. */
 static int block_parts(const Microbatches *m, Microbatch *mb, BlockPart out[BLOCK_PARTS]) {
     int n = 0;
     for (int f = 0; f < FIELDS; f++)
@@ -213,8 +213,8 @@ static void write_scaled(const Microbatches *m, const float *x, int64_t n, int64
     }
 }
 
-/* Returns the factor by which a loss's weights are multiplied on this rank. Only the first context-parallel rank, which
- * has the first position of each sample, counts losses per sample. */
+/* Returns the factor by which a loss's weights are multiplied on this rank. Per-sample losses count only on the first
+ * context-parallel rank, which has the first position of each sample. */
 static double weight_of(const Microbatches *m, FieldExtent extent) {
     const Layout *l = m->context->layout;
     return extent_is_cut(extent) || !l || !l->mesh.coordinate[AXIS_CP];
@@ -293,9 +293,8 @@ RankSchedule microbatches_schedule(Microbatches *m, bool forward_only, PipelineS
 }
 
 /* Runs the first group of microbatches, so that their kernels are loaded (executor_loads), and returns their
- * number. The function runs an entire group, because the schedule may not support the number of microbatches that
- * would remain otherwise. The group runs without overlap, so it needs no more slots or buffers than a run of all
- * microbatches. */
+ * number. The function runs an entire group, because otherwise the schedule might not support the number of remaining
+ * microbatches. The group runs without overlap, so it needs no more slots or buffers than a run of all microbatches. */
 static int64_t execute_first(Microbatches *m, const Microbatch *list, int64_t n, const PipelineSpec *all,
                              Tensor *loss) {
     const int64_t group = all->group * pipeline_unit(m->config), first = group < n ? group : n;

@@ -37,7 +37,7 @@ RankSchedule microbatches_schedule(Microbatches *, bool forward_only, PipelineSp
 typedef struct LossSum {
     double loss, weight;
 } LossSum;
-/* Sets the sum of each loss times its weights, on the device. LossSum.weight is not used. */
+/* Sets, on the device, the sum of each loss times its weights. LossSum.weight is not used. */
 void microbatches_set_losses(Microbatches *, const LossSum[MODEL_LOSSES]);
 const double *microbatches_losses(const Microbatches *);
 size_t microbatches_bytes(const Microbatches *); /* returns the size of device memory in bytes */

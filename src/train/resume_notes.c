@@ -8,7 +8,7 @@
 #include "optim/schedule.h"
 #include "run/option_changes.h"
 
-/* Whether the learning rates and the weight decay change. */
+/* Whether the remaining learning rates and the remaining weight decay change. */
 typedef struct Schedules {
     bool rate, decay;
 } Schedules;

@@ -69,7 +69,7 @@ Err trainer_check(const Config *c) {
 static const CommReduction REDUCTIONS[] = {COMM_SUM, COMM_MAX};
 enum { N_REDUCTIONS = sizeof REDUCTIONS / sizeof *REDUCTIONS };
 
-/* Returns whether the i-th reduction has step counters. *out becomes these counters. */
+/* Returns whether the i-th reduction has step counters, and sets *out to them. */
 static bool has_counters(const Trainer *r, int i, const Tensor **out) {
     *out = states_counters(r->run.model->registry, REDUCTIONS[i]);
     return (*out)->ndim;

@@ -17,7 +17,7 @@ typedef struct Trainer {
     ModelRun run;
     /* the data's fingerprint in checkpoints, which must outlive the trainer; NULL if it is unknown */
     const char *data_fingerprint;
-    Sync *sync; /* NULL if there is one rank */
+    Sync *sync; /* NULL if there is only one rank */
     Optimizer *optimizer;
     Scaler scaler;
     Executor *executor;
@@ -42,8 +42,8 @@ Err trainer_check(const Config *);
 /* Allocates the planned memory. A NULL plan reserves address space whose memory is allocated when it is first used.
  * Parameters are zero until registry_init or a load. Takes ownership of the device; NULL means the CPU. */
 Trainer *trainer_new(const Config *, const MemoryPlan *, Comm *, Device *);
-/* Returns the number of tokens in each chunk for which a pass computes the losses together. *chunks becomes the number
- * of chunks. Both are 0 if there are no chunks. */
+/* Returns the number of tokens in each chunk whose losses a pass computes together. *chunks becomes the number of
+ * chunks. Both are 0 if there are no chunks. */
 int64_t trainer_loss_chunk(const Trainer *, int64_t *chunks);
 /* Calls quantize_layers (ops/fp8.h) for the tokens of a pass. */
 int64_t trainer_fp8_linears(const Trainer *, const char **emulation);
@@ -72,7 +72,7 @@ typedef struct StepReport {
     const double *layer_router_loss;
     /* the largest attention score, before its cap, or 0; set only with QkClipSpec.measures */
     double max_score;
-    bool loss_is_nan; /* the loss is NaN or infinite */
+    bool loss_is_nan; /* whether the loss is NaN or infinite */
     bool is_reduced, is_read;
     double grad_scale; /* main gradient * grad_scale = gradient of the training loss */
     double lr, weight_decay, loss_scale;
@@ -90,9 +90,9 @@ void trainer_microbatches(Trainer *, const Batch *, int64_t count, int64_t n, St
 static inline void trainer_microbatch(Trainer *r, const Batch *b, int64_t n, StepReport *report) {
     trainer_microbatches(r, b, 1, n, report);
 }
-/* Sums the gradients and the report over the ranks. Must be called once per step. */
+/* Sums the gradients and the report over the ranks. Call this function once per step. */
 void trainer_reduce(Trainer *, StepReport *);
-/* Waits for the losses. Must be called once per step, after all ranks have called trainer_reduce. */
+/* Waits for the losses. Call this function once per step, after all ranks have called trainer_reduce. */
 void trainer_read(Trainer *, StepReport *);
 /* Calls trainer_reduce if necessary, clips the gradient, updates the parameters, and advances the schedules.
  * If the gradient is not finite, no parameter changes and the step counts as skipped. */
@@ -103,8 +103,8 @@ void trainer_evaluate(Trainer *, const Batch *, LossSum[MODEL_LOSSES]);
 void trainer_total(const Trainer *, LossSum[MODEL_LOSSES]);
 /* Returns loss / max(weight, 1). */
 double trainer_mean(LossSum);
-/* Rounds the values from the masters, and gathers other ranks' values. Must be called after the masters have changed,
- * except by an update. */
+/* Computes the values by rounding the masters, and gathers the other ranks' values. Call this function after every
+ * change of the masters except an update. */
 void trainer_publish(Trainer *);
 /* Sums x[n] over all ranks in place. Each rank passes its summands. */
 void trainer_sum(const Trainer *, double *x, int64_t n);
