@@ -48,7 +48,7 @@ static double over_ranks(const Rank *r, CommReduction how, double x) {
     return x;
 }
 
-/* Returns the time in seconds that the slowest rank needs for `times` calls. */
+/* Returns the time, in seconds, that the slowest rank needs for `times` calls. */
 static double seconds_of(const Rank *r, const Exact *x, int64_t times) {
     const CommCall call = exact_call(x);
     device_wait(r->device);

@@ -12,7 +12,7 @@
  *
  * --against PROGRAM runs both programs alternately as processes, in the order A B B A, so that slow changes of the
  * machine affect both programs equally. A sample is the ratio of the two processes' medians in a pair. --baseline FILE
- * compares with the samples of an earlier result. Changes of the machine since then are not detected.
+ * compares with the samples of an earlier result. Changes of the machine since that measurement are not detected.
  *
  * A verdict requires that both results state the same machine, device and work (work.c). */
 #pragma once
@@ -69,7 +69,7 @@ Err gate_judge_baseline(Gate *, json_t *result, Str *notes);
 Err gate_run_against(Gate *, char **argv, const char *more);
 
 /* Checks that both results have the same machine and work; the error names the first difference. `early` means that
- * this program's result is not complete yet. */
+ * this program's result is still incomplete. */
 Err gate_check_work(const Gate *, bool early);
 /* Appends notes on permitted differences (compiler, flags, BLAS) and on facts that the other result lacks. */
 void gate_note_differences(const Gate *, Str *notes);

@@ -23,11 +23,11 @@ static const char *const NAMES[TIMES] = {"ttft", "tpot", "latency", "serve"};
 
 /* The results for a number of clients, in ns. */
 typedef struct Curve {
-    int64_t clients, requests; /* requests: number of requests in a round */
+    int64_t clients, requests; /* requests: number of requests per round */
     double *of[OF_REQUESTS];   /* [rounds * requests] */
     double *gaps;              /* [n_gaps]: times between tokens */
-    int64_t n_gaps, tokens;    /* tokens: number of tokens of all rounds */
-    double *median[TIMES];     /* [rounds]: the medians of a round, and the round's time */
+    int64_t n_gaps, tokens;    /* tokens: number of tokens in all rounds */
+    double *median[TIMES];     /* [rounds]: each round's medians, and the round's time */
     double *engine;            /* [rounds]: the time for the same requests without HTTP */
     double *scheduler, *http;  /* [rounds]: shares of the time */
 } Curve;
@@ -64,7 +64,7 @@ static void add(const Stage *x, int64_t id, const int32_t *prompt, int64_t fresh
     CHECK(!e.code, "%s", e.msg); /* the lengths have been checked, and the engine has enough pages */
 }
 
-/* Generates the requests, of which each client has `each`, as if the clients had no connections. Returns the time. */
+/* Generates the requests, `each` per client, as if the clients had no connections. Returns the time. */
 static int64_t run_alone(const Stage *x, const int32_t *prompts, int64_t each) {
     const int64_t prompt = x->session->options->prompt, fresh = x->session->options->fresh;
     Alone a = {.ended = mem_zero((size_t)x->clients, sizeof *a.ended)};
@@ -125,7 +125,7 @@ static Str request_text(const Session *s, const int32_t *prompt) {
     return text;
 }
 
-/* Runs the engine until the clients have all answers, and their connections have released the tickets. */
+/* Runs the engine until the clients have all their answers, and their connections have released the tickets. */
 static Err run_server(const Stage *x, Load *load) {
     LoadThread t = {.load = load};
     pthread_t thread;
@@ -177,8 +177,8 @@ static void alone_round(const Stage *x, Curve *c, int64_t round, const int32_t *
     c->scheduler[round] = 1 - (double)(fleet_counts(x->fleet).model_ns - before) / c->engine[round];
 }
 
-/* Generates requests with and without HTTP, in an order that alternates. No prompt occurs twice, because the engine
- * would not compute it again. */
+/* Generates requests with and without HTTP, in alternating order. No prompt occurs twice, because the engine would not
+ * compute it again. */
 static Err run_round(const Stage *x, Curve *c, int64_t round) {
     const int64_t length = x->session->options->prompt;
     int32_t *prompts = mem_alloc((size_t)(c->requests * length) * sizeof *prompts);

@@ -103,7 +103,7 @@ static Err measure_row(Session *s, Row *row) {
 
 /* ---- the work ---- */
 
-/* Returns whether a pass reads only some of the parameter's rows. */
+/* Returns whether a pass reads only some of a parameter's rows. */
 static bool is_looked_up(const Session *s, const Param *p) {
     const bool words = !strcmp(p->spec.name, "embedding.word_embeddings.weight");
     return words ? s->config->untie_embeddings_and_output_weights
@@ -130,7 +130,7 @@ static void count_work(Session *s) {
 }
 
 /* Returns how many bytes this rank reads in a pass that generates one token for each request, once half of the new
- * tokens have been generated. Each token chooses its experts independently. */
+ * tokens have been generated. The estimate assumes that each token chooses its experts independently. */
 static double pass_bytes(const Session *s, int64_t requests) {
     const Config *c = s->config;
     const double rows = (double)requests * ((double)s->options->prompt + (double)s->options->fresh / 2),

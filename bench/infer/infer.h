@@ -14,11 +14,11 @@ typedef struct BenchInfer {
     int64_t each;          /* number of requests that each client sends in a round */
     int64_t prompt, fresh; /* number of tokens in a prompt, and number of tokens to generate */
     int64_t rounds;        /* number of rounds per row; results are medians over the rounds */
-    bool alone;            /* the roofs of `requests` are also measured */
+    bool alone;            /* whether the roofs of `requests` are also measured */
     const char *json;      /* file for the results, or NULL */
 } BenchInfer;
 
-/* Prints the results. Runs all ranks of this process. Each process of a run must call it. The guard may be NULL, and
+/* Prints the results. Runs all ranks of this process. Every process of a run must call it. The guard may be NULL, and
  * is called on rank 0. In rank 0's process, *result receives the contents of the --json file unless there is an error.
  * The result pointer may be NULL. */
 Err bench_infer(const Config *, const BenchInfer *, const BenchGuard *, struct json_t **result);

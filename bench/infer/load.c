@@ -92,7 +92,7 @@ static Err take_events(Load *l, Client *c, int64_t now) {
     return ERR_OK;
 }
 
-/* Moves the next chunk of the body to `events`. Returns whether it has arrived. *last is set if the body ends. */
+/* Moves the next chunk of the body to `events`. Returns whether it has arrived. Sets *last if the body ends. */
 static bool take_chunk(Client *c, bool *last) {
     char *content = after(&c->received, "\r\n");
     const size_t size = content ? strtoull(c->received.s, NULL, 16) : 0,
@@ -115,7 +115,7 @@ static Err begin_body(Client *c) {
     return ERR_OK;
 }
 
-/* Processes what has been received. *ended is set if the answer has ended. */
+/* Processes the received bytes. Sets *ended if the answer has ended. */
 static Err take_answer(Load *l, Client *c, int64_t now, bool *ended) {
     if (!c->in_body) ERR_RETURN(begin_body(c));
     while (c->in_body && !*ended && take_chunk(c, ended)) ERR_RETURN(take_events(l, c, now));

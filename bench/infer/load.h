@@ -1,5 +1,5 @@
 /* Clients that send requests to an HTTP server and measure when the tokens of the streamed answers arrive. Each client
- * keeps one connection, and sends its next request when the previous answer has ended. */
+ * keeps one connection, and sends its next request when the answer to the previous one has ended. */
 #pragma once
 
 #include <stdint.h>
@@ -17,7 +17,7 @@ typedef struct LoadRequest {
 typedef struct Load {
     int64_t port; /* of 127.0.0.1 */
     int64_t clients, each, tokens;
-    LoadRequest *requests; /* [clients * each]: first all requests of the first client */
+    LoadRequest *requests; /* [clients * each]: all requests of the first client come first */
     double *gaps;          /* [clients * each * (tokens - 1)]: times between the tokens of a request, in ns */
     int64_t n_gaps;
     int64_t start; /* time when the first request was sent */

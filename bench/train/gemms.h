@@ -1,5 +1,6 @@
 /* Measures the GEMMs of a step: how long they take in the step, and how long they take alone. On the CPU, they run
- * alone in BLAS with its threads, in fp32. On a GPU, the same op runs alone on the same shapes, back to back. */
+ * alone in BLAS with its threads, in fp32. On a GPU, the same op runs alone on the same shapes, with its calls back to
+ * back. */
 #pragma once
 
 #include "kernels/attr.h"

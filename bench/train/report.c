@@ -18,7 +18,7 @@
 /* ---- sums ---- */
 
 /* Means over the middle half of the profiled steps, in seconds. The middle half excludes steps that were disturbed by
- * other load. All means are over the same steps, so that parts add up to the total. */
+ * other load. All means are over the same steps, so that the parts add up to the total. */
 typedef struct Summary {
     Range step;      /* time per step; on a GPU, from steps in which ops are not timed */
     double profiled; /* mean time per step, over the steps that the following members describe */
@@ -280,7 +280,7 @@ static json_t *options_of(const Steps *b, unsigned classes) {
     return options;
 }
 
-/* Returns the options that were given and affect the computation. */
+/* Returns the options that the user gave and that affect the computation. */
 static json_t *model_json(const Steps *b) {
     json_t *model = options_of(b, CLASS_ARCH | CLASS_NUMERIC);
 #define OPT(type, field, fallback, class, names, help)                                                       \

@@ -30,7 +30,7 @@ typedef struct Step {
 typedef struct Recorder {
     Device *device;
     StepGemms *gemms;
-    bool counting; /* if true, counts the calls of a step; otherwise, times them */
+    bool counting; /* whether to count the calls of a step instead of timing them */
     /* room: exceeds the number of counted calls, because some experts may have received no tokens */
     int64_t calls, at, room;
     OpProfile (*profile)[OP_KERNELS]; /* [room + 1] */
@@ -41,15 +41,15 @@ typedef struct Recorder {
 typedef struct RankResult {
     int planned_communicators, communicators;
     double busy_ms;            /* median time in ops per profiled step; ops never wait for other ranks */
-    double planned, taken;     /* bytes of memory; on the CPU, of all ranks of the process */
-    char device[MACHINE_TEXT]; /* ranks share a device if their texts are equal */
+    double planned, taken;     /* in bytes; on the CPU, for all ranks of the process */
+    char device[MACHINE_TEXT]; /* ranks with equal texts share a device */
     NvmlLoad load;             /* the GPU's load during the steps in which ops are not timed */
 } RankResult;
 
 typedef struct Steps {
     const BenchTrain *options;
     Config config;
-    Comm *comm; /* NULL if there is one rank */
+    Comm *comm; /* NULL if there is only one rank */
     int ranks;
     bool prints; /* true on rank 0 */
     char transport[BENCH_TRANSPORT];
@@ -63,7 +63,7 @@ typedef struct Steps {
     int64_t microbatches; /* number of microbatches on this rank */
     Arena *step;
     MemoryPlan plan;
-    double planned;      /* bytes of memory; on the CPU, of all ranks of the process */
+    double planned;      /* in bytes; on the CPU, for all ranks of the process */
     double before, peak; /* bytes of memory in use: before the run, and after its steps */
     double flops;        /* FLOPs per step */
     double init_seconds, loss;
@@ -94,7 +94,7 @@ void steps_describe_rank(Steps *);
 /* Combines the measurements of all ranks, which must all call it. Op times become means over the ranks. Call counts and
  * roofs become sums. */
 void steps_gather(Steps *);
-/* Returns the number of devices on which the ranks run. Must be called after steps_gather. */
+/* Returns the number of devices on which the ranks run. Call this function after steps_gather. */
 int steps_devices(const Steps *);
 /* Finds the groups in which the operations of a step wait for communication. */
 void steps_find_groups(Steps *, const CommProfile[COMM_PROFILE]);
@@ -105,5 +105,5 @@ double steps_over_ranks(const Steps *, CommReduction, double);
 
 /* Returns the facts that are known before the measurement: machine, device and work. */
 struct json_t *report_facts(const Steps *);
-/* Prints the report. Must be called on rank 0. bench_train describes *result. */
+/* Prints the report. Call this function on rank 0. bench_train describes *result. */
 Err report_steps(Steps *, struct json_t **result);

@@ -19,14 +19,14 @@ typedef struct BenchTrain {
     double seconds;        /* time limit for the steps on a GPU, but at least 3 steps run; 0 means no limit */
     /* number of steps with timing of ops on a GPU; on the CPU, ops are timed in all steps */
     int64_t profiled;
-    /* if true, also measures roofs, and the GEMMs alone; not possible on a CPU with several ranks */
+    /* whether to also measure the roofs, and the GEMMs alone; not possible on a CPU with several ranks */
     bool alone;
-    /* a device's peak, for MFU; by default, a known device's peak, otherwise there is no MFU */
+    /* a device's peak, for MFU; the default is a known device's peak; for other devices, there is no MFU */
     double peak_tflops;
     const char *json; /* file for the results, or NULL */
 } BenchTrain;
 
-/* Prints the results. Runs all ranks of this process. Each process of a run must call it. The guard may be NULL, and
+/* Prints the results. Runs all ranks of this process. Every process of a run must call it. The guard may be NULL, and
  * is called on rank 0. In rank 0's process, *result receives the contents of the --json file unless there is an error.
  * The result pointer may be NULL. */
 Err bench_train(const Config *, const BenchTrain *, const BenchGuard *, struct json_t **result);

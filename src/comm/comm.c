@@ -156,7 +156,7 @@ static void copy_own(const CommCall *call) {
         memcpy(call->out, call->in, bytes);
 }
 
-/* Delays the operation if CommSabotage requires it. Returns true if the operation must be skipped. */
+/* Delays the operation if CommSabotage requests a delay. Returns true if the operation must be skipped. */
 static bool sabotaged(const Comm *c, int64_t number) {
     const double s = c->sabotage.delay_s;
     if (number != c->sabotage.nth) return false;

@@ -7,8 +7,8 @@
  *
  * A host transport, and therefore also staging, adds elements in member order, regardless of message sizes and of how
  * the buffer is divided. All members get bitwise equal results, and an all-reduce is bitwise equal to a reduce-scatter
- * and an all-gather. 16-bit elements are added in float and rounded once. NCCL may add in another order that depends
- * only on the group, the count and the dtype. In the exact lane, all orders give bitwise equal results.
+ * and an all-gather. 16-bit elements are added in float and rounded once. NCCL may add in a different order, which
+ * depends only on the group, the count and the dtype. In the exact lane, all orders give bitwise equal results.
  *
  * Members of a group must start the same operations in the same order. Groups with the same members in the same order
  * count as one group. Different groups are independent, as are the two directions of messages between a pair of ranks.
@@ -183,7 +183,7 @@ int comm_process(void);
 /* Returns the world that consists of all MPI processes. The first call initializes MPI. MPI is finalized when the
  * process ends. */
 Comm *comm_mpi(const CommOptions *);
-bool comm_mpi_built(void); /* if this returns false, calling comm_mpi is a fault */
+bool comm_mpi_built(void); /* calling comm_mpi is a fault if this returns false */
 /* Creates a world of processes that connect through a TCP address. Returns an error if a process does not connect in
  * time, or if the processes run different builds. */
 Err comm_tcp(const CommLaunch *, const CommOptions *, Comm **);
@@ -200,7 +200,7 @@ bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err *error);
  * the operation's stream; other transports measure it from comm_start until comm_wait returns. */
 typedef struct CommProfile {
     OpProfile exposed, flight;
-    /* number of bytes that a ring algorithm would send on this rank (nccl-tests' bus bytes) */
+    /* number of bytes that a ring algorithm would send from this rank (nccl-tests' bus bytes) */
     double bytes;
 } CommProfile;
 
@@ -216,7 +216,7 @@ void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 /* Records the communicators that NCCL would open on this rank for an operation on GPU memory, without starting it. The
  * Comm must come from comm_null. */
 void comm_plan(Comm *, const CommCall *);
-/* Returns the number of open communicators or, if `open` is false, of recorded communicators. */
+/* Returns the number of open communicators or, if `open` is false, of those that comm_plan has recorded. */
 int comm_communicators(const Comm *, bool open);
 /* Returns the number of ranks on a host. If ranks run as threads, this is the total number of ranks; if they run as
  * processes, it is the number that the launcher reports. If the launcher reports none, or with comm_null, returns 8,
@@ -228,9 +228,9 @@ size_t comm_device_bytes(const Comm *, int most_blocks, int ranks_of_host);
 
 /* ---- flight recorder ---- */
 
-/* Prints this rank's `last` most recent operations, oldest first. The recorder keeps COMM_RECORDS operations. Each
- * operation takes one line: its sequence number in its group, kind, site, group, count, dtype, state (started, done)
- * and time. */
+/* Prints this rank's most recent operations, at most `last`, oldest first. The recorder keeps COMM_RECORDS operations.
+ * Each operation takes one line: its sequence number in its group, kind, site, group, count, dtype, state (started,
+ * done) and time. */
 enum { COMM_RECORDS = 1024 };
 void comm_dump(const Comm *, int64_t last, FILE *);
 

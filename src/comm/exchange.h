@@ -16,8 +16,8 @@
 typedef enum Say {
     STARTS,   /* the sender starts an operation */
     RETURNED, /* the sender starts no more operations */
-    /* requests the receiver's state before the sender ends the world; key and seq identify a device operation, because
-     * members do not announce device operations */
+    /* requests the receiver's state before the sender ends the world; if the report is about a device operation, key
+     * and seq identify it, because members do not announce it */
     ASKS,
     TELLS, /* contains the sender's state: its last operation */
     /* asks whether the receiver has started the device operation that key and seq identify, so that a warning can name
@@ -57,10 +57,10 @@ typedef struct Wire {
     WireMessage *(*send)(void *wire, int to, int tag, const void *, int64_t bytes);
     WireMessage *(*receive)(void *wire, int from, int tag, void *, int64_t bytes);
     bool (*done)(void *wire, WireMessage *); /* returns whether the message is complete, and then frees it */
-    /* Waits briefly for a message, after `tries` attempts to receive one. Another thread may call the wire during the
-     * wait. */
+    /* Waits briefly for a message, after `tries` failed attempts to receive one. Another thread may call the wire
+     * during the wait. */
     void (*rest)(void *wire, int tries);
-    /* Returns the time (clock_ns) at which the last bytes of a rank arrived. If NULL, only the times of announcements
+    /* Returns the time (clock_ns) at which the last bytes from a rank arrived. If NULL, only the times of announcements
      * are known. */
     int64_t (*heard)(void *wire, int rank);
     const char *(*lost)(void *wire, int rank); /* returns the reason why a rank is LOST */

@@ -35,7 +35,7 @@ int64_t comm_traffic(const CommWork *const *work, int members) {
 /* Writes elements [at, at + n) of a member's result. */
 static void put(const CommWork *w, int64_t at, const void *from, int64_t n) {
     const size_t size = dtype_size(w->call.dtype);
-    if (!n) return; /* the result may be NULL */
+    if (!n) return; /* an empty result may be NULL */
     char *to = (char *)w->call.out + (size_t)at * size;
     if (to != from) memcpy(to, from, (size_t)n * size);
 }

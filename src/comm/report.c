@@ -87,7 +87,7 @@ void comm_record_print(const CommRecord *r, FILE *file) {
 }
 
 void comm_dump(const Comm *c, int64_t last, FILE *file) {
-    CommRecorder *r = (CommRecorder *)&c->recorder; /* only the lock changes, not the content */
+    CommRecorder *r = (CommRecorder *)&c->recorder; /* this changes only the lock, not the records */
     pthread_mutex_lock(&r->lock);
     if (last > COMM_RECORDS) last = COMM_RECORDS;
     for (int64_t i = r->count > last ? r->count - last : 0; i < r->count; i++) {

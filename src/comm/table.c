@@ -19,7 +19,7 @@ static CommEntry *probe(const CommTable *t, const CommKey *key) {
     }
 }
 
-/* Enlarges the table. At most half of the entries are used, so that every probe is short and terminates. */
+/* Enlarges the table. At most half of the entries are used, so that every probe sequence is short and ends. */
 static void grow(CommTable *t) {
     CommTable larger = {.count = t->count, .capacity = t->capacity ? 2 * t->capacity : 16};
     larger.entry = mem_zero(larger.capacity, sizeof *larger.entry);

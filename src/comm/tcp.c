@@ -148,7 +148,7 @@ static void flush_to(Tcp *t, int rank) {
         struct msghdr h = {.msg_iov = part + skip, .msg_iovlen = (size_t)(2 - skip)};
         const ssize_t sent = sendmsg(p->socket, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && errno == EINTR) continue;
-        if (sent < 0) break; /* socket full, or an error, which a later read reports */
+        if (sent < 0) break; /* the socket is full, or has an error that a later read reports */
         if ((m->moved += (size_t)sent) < all) continue;
         p->out.first = m->next;
         finish(m);

@@ -432,7 +432,7 @@ static bool connects_again(Meeting *m) {
 }
 
 static Err hear_host(Meeting *m) {
-    /* limited, because process 0 may have ended, and another program may close each connection */
+    /* limited, because process 0 may have ended, and another program may accept and close every connection */
     enum { TRIES = 20 };
     Answer a;
     const CommLaunch *l = m->launch;

@@ -47,7 +47,7 @@ int comm_members(const CommKey *);
 /* the value of CommFacts.kind for the launch of a graph that contains operations */
 enum { COMM_GRAPH = COMM_KINDS };
 
-/* The description of an operation that a member sends to other members. Processes exchange descriptions as raw
+/* A member's description of its operation, which it sends to the other members. Processes exchange descriptions as raw
  * bytes. */
 typedef struct CommFacts {
     int32_t kind, reduction, dtype; /* reduction is 0 if the kind has none; dtype is 0 for a barrier */

@@ -2,8 +2,8 @@
  * rank and watches the next rank. If some processes run and others do not, at least one running process watches a
  * stopped process. The watching process requests all others' states and prints a report.
  *
- * Call cycle with exchange.c: the watch also receives announcements of operations, and waiting operations call the
- * watch. */
+ * This file and exchange.c call each other: the watch also receives announcements of operations, and waiting operations
+ * call the watch. */
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -21,7 +21,7 @@
 #define TICK_NS    (SECOND / 4) /* time between two heartbeats */
 #define SILENCE_NS (6 * SECOND) /* a process that sends no heartbeat for this long is stopped or lost */
 #define SUSPENDED_NS                                                                                         \
-    (2 * SECOND) /* if a tick is later than this, this process was stopped, and possibly all processes */
+    (2 * SECOND) /* if a tick is later than this, this process was stopped, and perhaps all others */
 #define PATIENCE_NS (5 * SECOND) /* time for another rank to print its report */
 #define ANSWERS_NS  SECOND
 

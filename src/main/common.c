@@ -50,7 +50,7 @@ bool command_ready(const Args *args, Err e, int *status) {
         terminal_print(stderr, note);
     }
     if (!e.code) return true;
-    /* the message of e is the first problem, and the other problems are printed after it */
+    /* e's message is the first problem, and the other problems are printed after it */
     *status = say(e, args->num_problems > 1 ? strchr(args->problems.s, '\n') + 1 : "");
     return false;
 }

@@ -203,8 +203,8 @@ static void add_tokenizer(Args *args, Arena *arena, const char *dir) {
     free(path);
 }
 
-/* Opens the tokenizer. If the tokenizer is not supported, the checkpoint is stored without a tokenizer. This is an
- * error if the command line names the tokenizer. */
+/* Opens the tokenizer. If the tokenizer is not supported, the checkpoint is stored without a tokenizer. If the command
+ * line names the tokenizer, this is an error. */
 static Err check_tokenizer(Job *j) {
     Config *c = &j->setup.config;
     const Err e = setup_tokenizer(c, &j->setup.tokenizer);

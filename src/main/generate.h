@@ -22,7 +22,7 @@ typedef struct GenerateResults {
     double *rates;  /* [n_rates], each run's tokens per second */
     int64_t n_rates;
     EngineCounts counts;
-    int64_t most_bytes; /* most bytes that any rank has allocated on its device */
+    int64_t most_bytes; /* largest number of bytes that any rank has allocated on its device */
 } GenerateResults;
 
 /* T5's output does not contain the prompt, because the decoder generates only the answer. */

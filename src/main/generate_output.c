@@ -90,7 +90,7 @@ static void begin(GenerateStream *s, const Generated *g) {
     print_header(j, s->sample);
     if (!t5) fputs(j->texts[s->sample], stdout);
     text_begin(&s->text, j->setup.tokenizer, &s->stops, g->tokens, t5 ? 0 : (size_t)g->n_prompt);
-    s->text.special = true; /* as in the text that is printed at the end */
+    s->text.special = true; /* as when the text is printed at the end */
     s->begun = true, s->pushed = g->n_prompt;
 }
 
@@ -132,7 +132,7 @@ static json_t *logprobs_json(const Generated *g, int64_t first, int64_t end) {
 }
 
 /* Returns, for each of the tokens [first, end), a map from the text of each of the most likely tokens to its
- * log-probability. If several tokens have the same text, the map contains only the likeliest. */
+ * log-probability. If several tokens have the same text, the map contains only the most likely one. */
 static json_t *likeliest_json(const GenerateJob *j, const Generated *g, int64_t first, int64_t end) {
     const int64_t k = j->setup.config.top_n_logprobs;
     json_t *list = json_array();

@@ -39,7 +39,7 @@ static void usage(FILE *to) {
 
 /* Other frameworks' commands that this program lacks. */
 static const struct {
-    const char *words, *answer; /* `words` are separated and surrounded by blanks */
+    const char *words, *answer; /* `words` are separated and surrounded by spaces */
 } OTHERS[] = {
     {" server run_text_generation_server run_inference_server run_dynamic_text_generation_server ",
      "use 'serve'"},

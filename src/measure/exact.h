@@ -19,7 +19,7 @@ typedef struct Collective {
 typedef struct ExactType {
     const char *name;
     DType type;
-    int bits; /* the type represents integers up to 2^bits exactly */
+    int bits; /* the type represents all integers up to 2^bits exactly */
 } ExactType;
 
 enum { N_COLLECTIVES = 6, N_EXACT_TYPES = 6 };
@@ -35,7 +35,7 @@ typedef struct Exact {
     const Collective *of;
     const ExactType *type;
     int64_t count; /* the n of the call */
-    /* Whether input and output share one buffer, in which the smaller of them is this member's part of the larger. */
+    /* Whether input and output share one buffer, in which the smaller one is this member's part of the larger one. */
     bool in_place;
 } Exact;
 

@@ -12,7 +12,7 @@ typedef struct NvmlProcess {
 } NvmlProcess;
 
 typedef struct NvmlFacts {
-    bool known; /* if false, the library or the GPU was not found, and all other fields are 0 */
+    bool known; /* whether the library and the GPU were found; if not, all other fields are 0 */
     char driver[80], throttled[120];
     unsigned sm_mhz, sm_most_mhz, memory_mhz, celsius, width, most_width; /* width: number of PCIe lanes */
     double watts, limit_watts;
@@ -40,7 +40,8 @@ typedef struct NvmlLoad {
 } NvmlLoad;
 
 typedef struct NvmlWatch NvmlWatch;
-/* Starts a thread that reads the GPU with this UUID every `period_ms`. Returns NULL if this is not possible. */
+/* Starts a thread that reads the GPU with this UUID every `period_ms`. Returns NULL if it cannot start the thread or
+ * read the GPU. */
 NvmlWatch *nvml_watch(const unsigned char id[16], int period_ms);
 /* Ends and frees the watch, which may be NULL. */
 NvmlLoad nvml_watch_end(NvmlWatch *);

@@ -9,7 +9,7 @@
 #include "ops/rope.h"
 #include "tape/tape_ops.h"
 
-/* Registers a norm that is applied to each head separately or, with qk_norm_whole, to all `heads` heads together. */
+/* Registers a norm that is applied to each head separately or, with qk_norm_whole, to all heads together. */
 static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, const char *which,
                        int64_t heads) {
     if (s->qk_norm_plain) return (Norm){.attr = {.rms = true, .eps = s->norm.eps}};

@@ -27,7 +27,7 @@ typedef struct BranchOps {
      * nothing. */
     int (*caches)(const void *spec, const Layout *, CacheSpec out[BRANCH_CACHES]);
     /* Returns the model FLOPs for the forward and backward passes over one sample of s positions. As in
-     * num_floating_point_operations in Megatron-LM's training.py, causal attention counts half. */
+     * num_floating_point_operations in Megatron-LM's training.py, causal attention counts as half of full attention. */
     double (*flops)(const void *spec, double s);
     /* returns the number of step counters (param/state.h); NULL if the branch has none */
     int64_t (*counters)(const void *spec);

@@ -20,7 +20,7 @@ typedef struct MoeSpec {
     double fc1_init_std, fc2_init_std;
     double capacity_factor; /* 0 means dropless */
     bool pad, drop_by_position;
-    /* if true, all-to-all between expert-parallel ranks; otherwise, all-gather and reduce-scatter */
+    /* whether expert-parallel ranks use an all-to-all instead of an all-gather and a reduce-scatter */
     bool all_to_all;
 } MoeSpec;
 

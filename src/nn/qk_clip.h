@@ -14,7 +14,7 @@ typedef struct QkClipSpec {
     double alpha; /* exponent for queries; the exponent for keys is 1 - alpha */
 } QkClipSpec;
 
-/* Rows [begin, end) of the `rows` rows that a weight has for each group of heads. */
+/* Rows [begin, end) of a weight's `rows` rows for each group of heads. */
 typedef struct QkClipRows {
     Param *weight;
     int64_t rows, begin, end;

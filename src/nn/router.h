@@ -23,7 +23,7 @@ typedef struct RouterSpec {
     double ema;          /* weight of the old bias when quantiles update it */
     bool sinkhorn;       /* whether Sinkhorn-balanced scores determine the experts in training */
     double jitter;       /* 0 means no jitter */
-    RandomLogits random; /* makes the choice of experts random, for benchmarks */
+    RandomLogits random; /* how the choice of experts is randomized, for benchmarks */
     double random_std;
     double bias_rate;                 /* how much the bias changes per step */
     double loss_coeff[ROUTER_LOSSES]; /* 0 means that the loss is off */

@@ -6,7 +6,7 @@
 
 typedef struct Stream {
     Tensor *x;      /* [s, b, h] */
-    Tensor *branch; /* must still be added to x; NULL if there is nothing to add */
+    Tensor *branch; /* still to be added to x; NULL if there is nothing to add */
 } Stream;
 
 /* Returns x + branch. */

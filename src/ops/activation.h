@@ -12,7 +12,7 @@ Tensor *op_activation(Tape *, Tensor *x, ActivationAttr);
 typedef struct Activated {
     /* act is the activation of pre; if pre is NULL, the activation is already on the tape */
     Tensor *act, *pre;
-    Activation kind; /* has no gate, unless pre is NULL */
+    Activation kind; /* without a gate, unless pre is NULL */
 } Activated;
 
 /* Records that y [..., f] is the activation of x. If `through_reader`, the backward pass of the op that reads y

@@ -23,8 +23,8 @@ typedef struct AttentionInputs {
      * key's position relative to the query's (kernels/relative_buckets.h). The bias is a parameter, or NULL if there is
      * no bias. A bias cannot be combined with a softcap. */
     Tensor *bias;
-    /* F64 [heads of the model]: if a head's largest unmasked score before the cap exceeds the head's element, a
-     * training step replaces the element with this score. NULL if not needed. */
+    /* F64 [heads of the model]: the running maximum of each head's unmasked scores before the cap, which training steps
+     * update. NULL if not needed. */
     Tensor *max;
 } AttentionInputs;
 

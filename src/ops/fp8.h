@@ -81,7 +81,7 @@ typedef struct QuantWanted {
     unsigned sums;
     /* the subset of `sums` that lives as long as x (tape_tensor); only for tensors with one scale */
     unsigned kept;
-    bool first; /* x has not yet been cast in this pass, so its amax is added to the history */
+    bool first; /* whether x has not yet been cast in this pass, so that its amax is added to the history */
 } QuantWanted;
 /* Computes the requested operands. The caller must free the result with quantize_drop. */
 QuantValues quantize_values(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantWanted);

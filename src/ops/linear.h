@@ -19,7 +19,7 @@ typedef enum LinearFlags {
 typedef struct Quantiser Quantiser; /* defined in ops/fp8.h */
 
 /* Describes a linear layer, without its input. The flags have no effect if the weight is not sharded, or if there is
- * one tensor-parallel rank. */
+ * only one tensor-parallel rank. */
 typedef struct LinearLayer {
     Tensor *w_oi, *bias_o;      /* [o,i], and [o] or NULL if there is no bias */
     unsigned flags;             /* a mask of LinearFlags */
@@ -32,8 +32,8 @@ typedef struct LinearLayer {
 Tensor *op_linear(Tape *, Tensor *x_sbi, const LinearLayer *);
 /* Like op_linear, but also computes the activation, which is [s,b,o] or, if gated, [s,b,o/2]. One kernel computes
  * both if this saves memory traffic. LINEAR_REDUCE_OUT is not supported. Only op_linear_on_activated may read the
- * result. If `halfway`, calls tape_pause_halfway before a separate activation, so that both halves of an MLP need
- * about the same time. */
+ * result. If `halfway`, calls tape_pause_halfway before a separate activation, so that both halves of an MLP take about
+ * the same time. */
 Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, ActivationAttr, bool halfway);
 /* Like op_linear, for an activation [s,b,i]. Unless the layer has a quantizer or dx is a sum over ranks, the backward
  * pass directly computes the gradient of the activation's input. The gradient of the activation is then never

@@ -95,7 +95,7 @@ void linear_gemm_dx(Tape *t, const LinearGemm *a, const GemmGradient *g, Tensor 
     tape_drop_unless(t, dy_q, dy);
 }
 
-/* dbias is a sum of dy before quantization, without a GEMM. */
+/* dbias is summed from dy before quantization, without a GEMM. */
 void linear_gemm_dw(Tape *t, const LinearGemm *a, const GemmGradient *g, Tensor *x, Tensor *dw,
                     Tensor *dbias) {
     const Quantiser *q = dw && quantises_dw(a) ? a->quantiser : NULL;

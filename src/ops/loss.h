@@ -11,8 +11,8 @@ Tensor *op_cross_entropy(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t v
 Tensor *op_cross_entropy_of(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab, Tensor *dloss_bs);
 
 /* Returns [b,s]: 1 if the label is the first column with the largest logit, otherwise 0. Takes the same operands as
- * op_cross_entropy. The op has no gradient. op_correct must be called before op_cross_entropy, which may overwrite the
- * logits immediately. */
+ * op_cross_entropy. The op has no gradient. Call op_correct before op_cross_entropy, which may overwrite the logits
+ * immediately. */
 Tensor *op_correct(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab);
 
 /* Attributes for op_linear_cross_entropy. */
@@ -21,7 +21,7 @@ typedef struct LinearLoss {
     /* positions per chunk, > 0; memory contains the logits of one chunk, for all samples */
     int64_t positions;
     double softcap;   /* cap for op_softcap; 0 means no cap */
-    bool sequence;    /* x is V along the sequence over tensor-parallel ranks; otherwise it is I */
+    bool sequence;    /* whether x is V along the sequence over tensor-parallel ranks, instead of I */
     Tensor *dloss;    /* [b,s]: the gradient of each loss; required if the tape records */
     Tensor **correct; /* receives op_correct's result for the capped logits; NULL if not needed */
 } LinearLoss;

@@ -19,7 +19,7 @@
     { 2.0, -1.5, 0.5 }
 typedef struct Coefficients {
     int n;
-    bool repeats_last; /* after n steps, the last step is repeated; otherwise, all steps are repeated */
+    bool repeats_last; /* whether only the last step is repeated after n steps, instead of all steps */
     double step[10][3];
 } Coefficients;
 
@@ -81,7 +81,7 @@ typedef enum Buffer { UPDATE, GATHERED, MATRIX, SUM, X, GRAM, POLYNOMIAL, BUFFER
 struct Muon {
     const Config *config;
     Registry *registry;
-    Sync *sync; /* NULL if there is one rank */
+    Sync *sync; /* NULL if there is only one rank */
     DType gemm; /* the type of the GEMM operands */
     int64_t size[BUFFERS];
     void *buffer[BUFFERS];

@@ -161,7 +161,7 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
 
 enum { EVERY_NORM = -1 };
 
-/* Sums over all parameters in the full model that belong to norm number `norm`, counting each element once. `at` is
+/* Sums over all parameters of the full model that belong to norm number `norm`, counting each element once. `at` is
  * device memory for the sum, which takes `words` words. */
 static void total(const Optimizer *o, int norm, OpNumber op, FlatBuffer which, void *flat, void *at,
                   int64_t words) {

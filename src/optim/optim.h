@@ -5,7 +5,7 @@
  *
  * Each rank updates its part of a bucket (param/bucket.h). A norm is the exact sum of partial sums over blocks of
  * 64 elements, so it is bitwise equal for any data-parallel and pipeline sharding. Each op is called once per bucket,
- * however many parameters the bucket contains. Muon's ops are called for each parameter. */
+ * regardless of the number of parameters in the bucket. Muon's ops are called for each parameter. */
 #pragma once
 
 #include "base/exact_sum.h"
@@ -36,7 +36,7 @@ typedef struct OptimState {
 typedef struct Optimizer {
     const Config *config;
     Registry *registry;
-    Sync *sync;                /* must outlive the optimizer; NULL if there is one rank */
+    Sync *sync;                /* must outlive the optimizer; NULL if there is only one rank */
     int64_t step;              /* number of updates so far, for bias correction */
     OptimState *state;         /* device memory */
     OptimState *host;          /* the host's copy of the inputs and outputs */
@@ -70,7 +70,7 @@ typedef struct OptimStep {
     double lr, decoupled_lr; /* decoupled_lr: for embeddings and the output layer */
     double weight_decay;
     /* The factor by which the main gradient is multiplied to get the gradient of the reported loss. This factor undoes
-     * the loss scale, and averages. */
+     * the loss scale, and turns the sum into a mean. */
     double grad_scale;
     bool exact; /* in the exact lane, masters are rounded to its grid */
 } OptimStep;
@@ -81,7 +81,7 @@ typedef struct OptimResult {
     double clip;        /* min(1, clip_grad / (norm + 1e-6)), or 1 if clipping is off */
     double num_zeros;   /* number of zeros in the gradient, or -1 without --log-num-zeros-in-grad */
     double params_norm; /* L2 norm of the masters after the update, or -1 without --log-params-norm */
-    bool found_inf;     /* the gradient was not finite, and nothing was changed */
+    bool found_inf;     /* whether the gradient was not finite, so that nothing was changed */
 } OptimResult;
 
 /* Performs a step. All ranks must call it, and all receive the same result. With only one rank, the host waits for

@@ -10,7 +10,7 @@ typedef struct Scaler {
     double scale, min_scale;
     int64_t window, hysteresis;
     int64_t growth_tracker;     /* number of consecutive steps without infinities */
-    int64_t hysteresis_tracker; /* how many more steps with infinities until the scale is halved */
+    int64_t hysteresis_tracker; /* number of further steps with infinities before the scale is halved */
 } Scaler;
 
 /* Creates a scaler. The scale is 1 unless the lane is fp16. */

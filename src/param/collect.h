@@ -6,7 +6,7 @@
 
 /* Assembles a flat buffer (masters, or summed main gradients) from the ranks' parts. out [whole->elements] is laid out
  * like `whole`, a one-rank registry with the same parameters, allocated on any device (including the null device). All
- * ranks receive the same result. If comm is NULL, there is one rank. */
+ * ranks receive the same result. A NULL comm means that there is only one rank. */
 void registry_gather_whole(const Registry *, FlatBuffer, const void *flat, Comm *, const Registry *whole,
                            double *out);
 /* Sets each element of `out` to the rank from which registry_gather_whole receives that element. */

@@ -23,13 +23,13 @@ typedef struct Fp8Weight {
     Tensor inverse, inverse_turned; /* 1 / scale for each block of the weight, and of its transpose */
 } Fp8Weight;
 
-/* Requests that the weight be stored in FP8. Must be called before registry_allocate, which drops the request
+/* Requests that the weight be stored in FP8. Call this function before registry_allocate, which drops the request
  * (Param.fp8 becomes NULL) if the registry does not train, or if the weight is frozen. Repeated requests must be
  * equal. */
 void fp8_weight_add(Registry *, Param *, Fp8Blocks, const Param *history, int64_t row);
 /* Returns a row of a buffer's masters. */
 Tensor fp8_weight_row(const Param *buffer, int64_t row);
-/* Casts this rank's part of all FP8 weights. The Comm is NULL if there is one rank. */
+/* Casts this rank's part of all FP8 weights. The Comm is NULL if there is only one rank. */
 void fp8_weights_cast(Registry *, Comm *);
 
 /* Allocates the amaxes and the scales. registry_allocate calls this function. */

@@ -49,7 +49,7 @@ enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
 /* Selects which data data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and the bucket sizes. Megatron-LM's
  * --use-distributed-optimizer is stage 1; its FSDP supports all stages. */
 typedef struct DataParallel {
-    /* 0 shards nothing, 1 shards masters and optimizer state, 2 also main gradients, 3 also values */
+    /* 0 shards nothing; 1 shards masters and optimizer state; 2 also shards main gradients; 3 also shards values */
     int stage;
     int instances;       /* number of rank groups that each hold all shards (hybrid sharding); 0 means 1 */
     int64_t bucket_size; /* number of elements after which a bucket ends; if 0, num_buckets is used instead */
@@ -141,7 +141,7 @@ static inline bool grad_is_unwritten(const Tensor *main_grad) { return !(main_gr
 enum { PARAM_ALIGN = 64 };
 
 /* A rank's part of a buffer that data-parallel ranks shard: elements [begin, end) of the registry's flat layout, stored
- * at element `at` of the rank's buffer and after it. */
+ * in the rank's buffer from element `at` on. */
 typedef struct FlatRange {
     int64_t begin, end, at;
 } FlatRange;
@@ -204,12 +204,13 @@ void param_add_holder(Registry *, Param *, int rank);
 static inline bool param_is_tied(const Param *p) { return p->n_holders > 1; }
 Param *registry_find(const Registry *, const char *name); /* returns NULL if there is no such parameter */
 /* Sets a flag, PARAM_FROZEN or PARAM_APART, for the weight `name` and for all weights whose names begin with `name` and
- * a dot ("decoder.layers.0"). Must be called before registry_allocate. Every data-parallel rank holds the values and
- * masters of frozen weights; no rank allocates memory for their gradients or optimizer state. Returns how many weights
- * have the flag. */
+ * a dot ("decoder.layers.0"). Call this function before registry_allocate. Every data-parallel rank holds the values
+ * and masters of frozen weights; no rank allocates memory for their gradients or optimizer state. Returns how many
+ * weights have the flag. */
 int registry_mark(Registry *, const char *name, ParamFlags flag);
 /* Sets PARAM_MATRIX for the trained weights that Megatron-LM's Muon updates: all two-dimensional weights except the
- * word embedding and the output layer. Must be called before registry_allocate, and after weights have been frozen. */
+ * word embedding and the output layer. Call this function before registry_allocate, and after weights have been
+ * frozen. */
 void registry_mark_matrices(Registry *);
 /* Begins a unit, a set of parameters that are used together, such as a layer. At stage 3, a unit's values are gathered
  * together. */
@@ -226,7 +227,7 @@ size_t registry_flat_bytes(const Registry *, FlatBuffer);
 DType registry_dtype(const Registry *, FlatBuffer);
 /* Initializes every parameter: draws the masters, and rounds the values from them. */
 void registry_init(Registry *, uint64_t seed);
-/* Rounds values from masters, except for FP8 weights (fp8_weights_cast). Must be called after masters have changed.
+/* Rounds values from masters, except for FP8 weights (fp8_weights_cast). Call this function after masters have changed.
  * Does nothing unless storage is 16-bit. */
 void registry_round_values(Registry *);
 /* Like registry_round_values, but only for buffers (PARAM_BUFFER). */
@@ -237,11 +238,11 @@ void registry_zero(const Registry *, Tensor *x);
  * except that a sum of zeros can be -0 instead of +0. No norm, update or comparison depends on this sign. */
 void grads_mark_unwritten(Registry *);
 void grad_mark_unwritten(Param *);
-/* Fills main gradients that are still unwritten with zeros. Must be called before they are read. */
+/* Fills main gradients that are still unwritten with zeros. Call this function before they are read. */
 void grads_zero_unwritten(Registry *);
 void grad_zero_unwritten(Registry *, Param *);
-/* Returns whether any main gradient is unwritten. grads_mark_written must be called after a CUDA graph that wrote all
- * main gradients. */
+/* Returns whether any main gradient is unwritten. Call grads_mark_written after a CUDA graph that wrote all main
+ * gradients. */
 bool grads_are_unwritten(const Registry *);
 void grads_mark_written(Registry *);
 /* Rounds this rank's part of a buffer (masters or gradients) to multiples of 2^-bits, the grid of the exact
@@ -257,8 +258,8 @@ unsigned param_sum_axes(const Param *);
 /* Returns whether this rank is primary for its elements, that is, the first rank that holds them. Norms and checkpoints
  * include only the elements on primary ranks. */
 bool param_is_owned(const Registry *, const Param *);
-/* Like param_is_owned, but compares only ranks that differ on these axes (a mask). It is meant for elements that are
- * sharded over the other axes. */
+/* Like param_is_owned, but compares only ranks that differ on these axes (a mask). The function is meant for elements
+ * that are sharded over the other axes. */
 bool param_is_owned_on(const Registry *, const Param *, unsigned axes);
 
 /* ---- parts: the units in which checkpoints and exports store parameters ---- */

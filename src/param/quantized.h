@@ -15,7 +15,7 @@ static inline bool param_is_quantized(const Param *p) { return p->spec.quantized
  * quantized weights. */
 size_t quantized_stage_bytes(const Registry *);
 /* Casts a weight's values [rows, columns], which are in device memory and have the storage type. All tensor-parallel
- * ranks must call it for the same weights in the same order. comm: NULL if there is one rank. */
+ * ranks must call it for the same weights in the same order. comm: NULL if there is only one rank. */
 void quantized_cast(Registry *, Comm *, Param *, void *values);
 
 /* For registry_allocate: allocates the factors. */

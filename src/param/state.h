@@ -20,7 +20,7 @@ Tensor *state_counters(Registry *, CommReduction, int64_t n);
 /* The context in which an event happens. */
 typedef struct StateContext {
     Device *device;
-    const Layout *layout; /* NULL if there is one rank; `comm` is then also NULL */
+    const Layout *layout; /* NULL if there is only one rank; `comm` is then also NULL */
     Comm *comm;
     int64_t tokens; /* number of tokens in one pass on this rank (prepare) */
     bool training;  /* whether the values are for a training step, not an evaluation (refresh) */
@@ -45,10 +45,10 @@ void state_add(Registry *, const StateKind *, void *self);
 /* Returns the i-th state of this kind in registration order, or NULL if there are no more. */
 void *state_find(const Registry *, const StateKind *, int i);
 
-/* Allocates the counters and all states' memory. Must be called after registry_allocate. `positions` is the maximum
+/* Allocates the counters and all states' memory. Call this function after registry_allocate. `positions` is the maximum
  * sequence length. */
 void states_allocate(Registry *, int64_t positions);
-void states_free(Registry *); /* must be called before registry_free */
+void states_free(Registry *); /* call this function before registry_free */
 /* Returns F64 [number of counters]. The tensor's ndim is 0 if there are no counters. */
 const Tensor *states_counters(const Registry *, CommReduction);
 size_t states_bytes(const Registry *); /* returns the size of their device memory in bytes */

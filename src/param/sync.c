@@ -15,9 +15,11 @@ typedef struct Piece {
     int64_t to_come; /* number of sync_ready calls before the bucket's sum can start */
     int64_t adding;  /* stages 2 and 3: number of parameters between sync_grad and sync_ready */
     CommWork *work;
-    void *slot;      /* stages 2 and 3: the full bucket's gradients, while a sweep adds to them */
-    bool at_once;    /* the sum starts immediately, because no attention op followed in an earlier sweep */
-    bool unwritten;  /* stages 2 and 3: no sum has been added to this rank's part of the main gradients */
+    void *slot; /* stages 2 and 3: the full bucket's gradients, while a sweep adds to them */
+    /* whether the sum starts immediately, because no attention op followed in an earlier sweep */
+    bool at_once;
+    /* stages 2 and 3: whether no sum has been added to this rank's part of the main gradients */
+    bool unwritten;
     int64_t started; /* number of this sum, in the order in which sums were started */
 } Piece;
 

@@ -26,8 +26,8 @@
 
 typedef struct Sync Sync;
 
-/* Must be called after registry_allocate. Both arguments must outlive the Sync. The Comm is NULL if there is one rank.
- * It is also NULL in a dry run on the null device, which simulates the rank in the registry's mesh. */
+/* Call this function after registry_allocate. Both arguments must outlive the Sync. The Comm is NULL if there is only
+ * one rank. It is also NULL in a dry run on the null device, which simulates the rank in the registry's mesh. */
 Sync *sync_new(Registry *, Comm *);
 void sync_free(Sync *);
 /* Returns the size in bytes of the buffers into which buckets are gathered (stages 2 and 3). Buffers are allocated when
@@ -50,23 +50,23 @@ void sync_finish(Sync *);
  * values that it uses. */
 void sync_replay(Sync *, DeviceRecording *, void (*work)(void *arg), void *arg);
 
-/* Must be called after an update, registry_init or a load has changed masters. Rounds values from masters, casts FP8
- * weights, and gathers other ranks' values. With overlap_values, the gathers overlap the next forward pass. */
+/* Call this function after an update, registry_init or a load has changed masters. Rounds values from masters, casts
+ * FP8 weights, and gathers other ranks' values. With overlap_values, the gathers overlap the next forward pass. */
 void sync_publish(Sync *);
 
 /* ---- called by the tape ---- */
 
-/* Must be called before ops read these parameters' values. The values are available until the next sync_use. */
+/* Call this function before ops read these parameters' values. The values are available until the next sync_use. */
 void sync_use(Sync *, Param *const *, int n);
-/* Must be called before an attention op. With `with_attention`, it starts the sums and gathers that are due. */
+/* Call this function before an attention op. With `with_attention`, it starts the sums and gathers that are due. */
 void sync_attention(Sync *);
-/* Must be called before an op writes or adds to the main gradient, in a backward sweep or early in the forward pass.
- * The gradient has memory until sync_ready. */
+/* Call this function before an op writes or adds to the main gradient, in a backward sweep or early in the forward
+ * pass. The gradient has memory until sync_ready. */
 void sync_grad(Sync *, Param *);
 /* Returns whether the next gradient is added to the sum in the main gradient's current memory. The result is false at
  * stages 2 and 3 if sync_grad will provide new memory. See also grad_is_unwritten. */
 bool sync_is_adding(const Sync *, const Param *);
-/* Must be called after the last op of a stage's backward sweep that adds to the main gradient. */
+/* Call this function after the last op of a stage's backward sweep that adds to the main gradient. */
 void sync_ready(Sync *, Param *);
 
 /* ---- the optimizer ---- */
@@ -78,5 +78,5 @@ void sync_world_sum(Sync *, DType, void *x, int64_t n);
  * and concatenating all ranks' in[n]. */
 void sync_sum_shards(Sync *, const Param *, DType, void *x, int64_t n);
 void sync_gather_shards(Sync *, const Param *, DType, const void *in, void *out, int64_t n);
-/* Calls comm_launched. Must be called after launching a graph that contains sync_world_sum. */
+/* Calls comm_launched. Call this function after launching a graph that contains sync_world_sum. */
 void sync_launched(Sync *, const char *site);

@@ -17,7 +17,7 @@ typedef struct Slot {
     Flow x, y;
 } Slot;
 
-/* A contiguous buffer for the tensors that cross a border between stages, one for each flow. */
+/* A contiguous buffer for the tensors (one for each flow) that cross a border between stages. */
 typedef struct Message {
     char *data;
     CommWork *work; /* the send or receive in progress, or NULL if there is none */
@@ -49,9 +49,9 @@ struct Executor {
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
     /* [forward_only]: the largest number of microbatches in any run so far; the kernels of such runs are loaded */
     int64_t most[2];
-    bool staged;    /* messages pass through host memory */
-    bool evaluates; /* the run has no backward pass */
-    bool is_open;   /* the pipeline's channels are open */
+    bool staged;    /* whether messages pass through host memory */
+    bool evaluates; /* whether the run has no backward pass */
+    bool is_open;   /* whether the pipeline's channels are open */
     bool own_transients;
     int64_t allocations;
     TapeTrace *trace;
@@ -265,7 +265,8 @@ void executor_plan(const Executor *e, Comm *c) {
     }
 }
 
-/* Returns the border that the action's input or result crosses. A border is the number of layers below it. */
+/* Returns the border that the action's input or result crosses. A border is identified by the number of layers below
+ * it. */
 static int64_t border_of(const Executor *e, const Action *a, bool result) {
     const StagePart *p = &e->model->stages[a->chunk];
     return p->first_layer + (result == (a->kind == ACTION_FORWARD) ? p->layers : 0);

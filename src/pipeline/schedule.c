@@ -16,8 +16,8 @@ int64_t pipeline_units(const Config *c, int64_t microbatches) {
     return (microbatches + each - 1) / each;
 }
 
-/* Rejects a last group that has fewer microbatches than ranks, because it can deadlock. Megatron-LM does the same. It
- * also rejects a step with fewer microbatches than a group; this schedule allows such a step. */
+/* Rejects a last group that has fewer microbatches than ranks, because it can deadlock. Megatron-LM does the same, and
+ * also rejects a step with fewer microbatches than a group, which this schedule allows. */
 static Err check_group(const PipelineSpec *s) {
     int64_t last = s->microbatches % s->group;
     if (s->microbatches <= s->group || !last || last >= s->ranks) return ERR_OK;
@@ -89,12 +89,12 @@ typedef struct Shape {
     int64_t group;
     int64_t warmup; /* number of forward passes before the first backward pass */
     int64_t lag;    /* number of backward passes before the first weight pass */
-    bool split;     /* separate passes compute input gradients and weight gradients */
+    bool split;     /* whether separate passes compute input gradients and weight gradients */
 } Shape;
 
 static Shape shape_of(const PipelineSpec *s, int rank) {
     int64_t total = s->microbatches * s->chunks, p = s->ranks, behind = p - rank - 1;
-    const int64_t pairs = p - rank + ((s->chunks - 1) * s->group + 1) / 2; /* in the warm-up, with `mixed` */
+    const int64_t pairs = p - rank + ((s->chunks - 1) * s->group + 1) / 2; /* warm-up pairs, with `mixed` */
     if (s->forward_only) return (Shape){.group = p, .warmup = total};
     switch (s->kind) {
     case SCHEDULE_GPIPE:

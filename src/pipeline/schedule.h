@@ -47,7 +47,7 @@ typedef struct Action {
     int64_t slot; /* the memory that holds the activations of (microbatch, chunk) until its last pass */
     /* index of the buffer that receives the source's message, in its direction; -1 if there is none */
     int64_t buffer;
-    bool pair; /* the action runs interleaved with the next action */
+    bool pair; /* whether the action runs interleaved with the next action */
 } Action;
 
 typedef struct PipelineSpec {

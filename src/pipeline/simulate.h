@@ -12,7 +12,7 @@ typedef struct PassTimes {
 typedef struct PipelineTimes {
     const PassTimes *stages; /* [chunks * ranks], in the order of PipelineLayout.stages */
     double latency;          /* time from the end of a pass to the arrival of its message */
-    bool rendezvous;         /* a send finishes when its message is received, instead of immediately */
+    bool rendezvous; /* whether a send finishes when its message is received, instead of immediately */
 } PipelineTimes;
 
 double pipeline_duration(const PipelineSpec *, const PipelineTimes *, int rank, const Action *);
@@ -29,7 +29,7 @@ typedef struct Simulation {
 } Simulation;
 
 /* `schedules` has one entry per rank. An error (ERR_FAILED) names the rank, the action and the problem: a deadlock, a
- * pass that is missing, doubled or out of order, a message out of order, or a wrong slot. The arrays in `out` are
+ * pass that is missing, duplicated or out of order, a message out of order, or a wrong slot. The arrays in `out` are
  * allocated in the arena. */
 Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *, Arena *,
                       Simulation *out);

@@ -31,5 +31,5 @@ Err plan_make(const Config *, const Device *target, Arena *, RunPlan *out);
 /* Plans only the layout, the microbatches, and the pipeline's schedule and bubble. */
 Err plan_schedule(const Config *, Arena *, RunPlan *out);
 MemoryPlan plan_rank(const Config *, const Device *target, int rank);
-/* Returns how many bytes of memory are needed by the rank that uses the most memory. */
+/* Returns how many bytes of memory the rank that uses the most needs. */
 size_t plan_bytes(const RunPlan *);

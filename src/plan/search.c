@@ -19,7 +19,7 @@ typedef struct Seeker {
     MemoryPlan whole; /* memory of a rank that holds the full model */
     double experts;   /* the fraction of the parameters that belong to experts */
     int64_t tries;
-    Arena *arena; /* owns the data of one layout */
+    Arena *arena; /* owns the data of the layout being tried */
 } Seeker;
 
 /* ---- a layout ---- */
@@ -238,7 +238,7 @@ static Candidate *candidates(const Config *c, int64_t node, int64_t *n) {
     return list;
 }
 
-/* Returns whether a is listed before b. */
+/* Returns whether layout a is listed before layout b. */
 static bool is_better(const FoundLayout *a, const FoundLayout *b) {
     if (a->ranks != b->ranks) return a->ranks < b->ranks;
     if (a->recompute != b->recompute) return level_of(a->recompute) < level_of(b->recompute);

@@ -57,7 +57,7 @@ static Err check_same_options(Comm *comm, const Config *c) {
     return e;
 }
 
-/* Checks that MPI connects all processes. It connects only processes that an mpirun of the same MPI library has
+/* Checks that MPI connects all processes. MPI connects only processes that an mpirun of the same MPI library has
  * started. */
 static Err check_same_world(const Comm *comm, const CommLaunch *launch) {
     if (comm_world(comm) == launch->processes) return ERR_OK;

@@ -14,9 +14,9 @@ typedef Err RankMain(void *arg, Comm *comm);
  * process is one rank, and errors of ranks other than 0 have no message. */
 Err world_run(const Config *, RankMain *fn, void *arg);
 /* Sets CUDA_DEVICE_MAX_CONNECTIONS to 32 unless it is at least 8. The streams of a GPU share this number of
- * queues, by default 8. An NCCL receive never ends if the work on which its sender depends follows the receive in the
- * same queue. CUDA reads the variable during its initialization, so world_run calls this function first if several
- * ranks use GPUs. */
+ * queues, by default 8. An NCCL receive never ends if work that its sender depends on follows the receive in the same
+ * queue. CUDA reads the variable during its initialization, so world_run calls this function first if several ranks use
+ * GPUs. */
 void world_raise_queues(void);
 /* If there are several processes, sets --ranks to their number. Returns a user error if the options contain a
  * different --ranks. */

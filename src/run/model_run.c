@@ -166,7 +166,7 @@ static void cast_staged(void *arg, Param *p) {
     quantized_cast(s->run->model->registry, s->run->comm, p, s->values);
 }
 
-/* The number of checkpoint items, one each for the 16-bit values, the quantized weights, and the buffers' masters. */
+/* The number of checkpoint items: the 16-bit values, the quantized weights, and the buffers' masters. */
 enum { ITEMS = 3 };
 
 static int items(const Registry *g, Stage *stage, CkptItem out[ITEMS]) {

@@ -28,5 +28,5 @@ typedef enum OptionChange {
 
 OptionChange option_change(int option);
 const char *option_change_text(OptionChange);
-/* Appends a text such as "--hidden-size is 128, but the checkpoint has 64". */
+/* Appends text such as "--hidden-size is 128, but the checkpoint has 64". */
 void option_difference(int option, const json_t *here, const json_t *there, Str *out);

@@ -162,7 +162,7 @@ Err source_args(Config *c, Arena *arena, Str *notes) {
     Source s;
     const bool tokenizer = !c->tokenizer_type && !i64_is_set(c->vocab_size);
     ERR_RETURN(source_find(c, &s));
-    if (!s.dir && c->use_checkpoint_args && c->load) return source_check_missing(c); /* this is a new run */
+    if (!s.dir && c->use_checkpoint_args && c->load) return source_check_missing(c); /* a new run */
     if (!s.dir)
         return c->load ? err_user("'%s' contains no checkpoint; check the path", c->load)
                        : err_user("--load is missing; set it to the folder of the checkpoint");

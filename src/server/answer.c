@@ -28,7 +28,7 @@ typedef struct Choice {
     int64_t tokens; /* number of generated tokens, including the token that ends the text */
     double logprob; /* the sum of the log-probabilities of these tokens, if choices are compared */
     int64_t cached; /* number of prompt tokens found in shared pages; -1 before the first event */
-    /* begun: the answer contains the choice's first part; closed: it contains the last part */
+    /* begun: whether the answer contains the choice's first part; closed: whether it contains the last part */
     bool begun, ended, closed;
     Reason reason;
     int32_t end;  /* the token that ended the text, or -1 */
@@ -38,7 +38,7 @@ typedef struct Choice {
 struct Answer {
     const Served *served;
     Ask ask;
-    Choice *choices; /* [n]: first all choices for the first prompt, then those for the next prompts */
+    Choice *choices; /* [n]: all choices for the first prompt, then all choices for the second, ... */
     int64_t n, created;
     char id[48];
     uint64_t seed;
@@ -211,7 +211,7 @@ static void end(const Answer *a, Choice *c, Ticket *ticket, Reason reason) {
     latency_add(a->latencies, LATENCY_REQUEST, clock_ns() - a->began);
 }
 
-/* Stores the values that a choice's first event, or its first event with new weights, reports. */
+/* Stores the values in a choice's first event, or in its first event with new weights. */
 static void take_admission(const Answer *a, Choice *c, const EngineEvent *e) {
     if (c->cached < 0) latency_add(a->latencies, LATENCY_QUEUE, e->waited_ns);
     c->cached = e->cached;

@@ -8,7 +8,7 @@
 
 /* ---- the vocabulary ---- */
 
-/* Starts the text with any token that has text, because a tokenizer can omit the blank at the start of a text. */
+/* Starts the text with any token that has text, because a tokenizer can omit the space at the start of a text. */
 static void begin_text(const Tokenizer *t, TextStream *text) {
     size_t n;
     for (int32_t id = 0; id < tokenizer_vocab_size(t); id++) {

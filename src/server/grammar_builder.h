@@ -1,5 +1,5 @@
 /* Builds automata (infer/grammar.h) for JSON text. Parts are built from the end of the text: each function returns the
- * first node of a part that continues at `next`. The text has no white space, except one blank that may follow a colon
+ * first node of a part that continues at `next`. The text has no white space, except that one space may follow a colon
  * or a comma. */
 #pragma once
 
@@ -41,7 +41,7 @@ int32_t build_any(GrammarBuilder *, const int32_t *nodes, int64_t n);
 /* A node for which build_resolve later sets the continuation. */
 int32_t build_loop(GrammarBuilder *);
 void build_resolve(GrammarBuilder *, int32_t loop, int32_t is);
-/* A colon or a comma, and an optional blank. */
+/* A colon or a comma, and an optional space. */
 int32_t build_colon(GrammarBuilder *, int32_t next);
 int32_t build_comma(GrammarBuilder *, int32_t next);
 

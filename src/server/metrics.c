@@ -11,7 +11,7 @@ static void metric(Str *out, const char *name, const char *kind, const char *hel
 
 /* ---- histograms ---- */
 
-/* The largest time in each bucket except the last, in seconds. */
+/* The upper bound of each bucket except the last, in seconds. */
 static const double LIMITS[LATENCY_BUCKETS - 1] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                                    0.5,   1,      2.5,   5,    10,    25,   50,  100};
 

@@ -8,7 +8,7 @@ typedef struct ApiPath {
     bool open;     /* whether the path can be used without a key */
     bool has_body; /* whether the body has the fields of `endpoint` */
     Endpoint endpoint;
-    const char *required; /* a field that each body must have, or NULL */
+    const char *required; /* a field that every body must have, or NULL */
     const char *type;     /* the answer's content type; NULL for JSON */
 } ApiPath;
 

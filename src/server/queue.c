@@ -26,7 +26,8 @@ struct Ticket {
     Err refused;
     bool stopped, lost;
     int64_t pending; /* number of posted events that have not been delivered */
-    /* released: by its connection, so that no thread reads its events; closed: the engine has ended its requests */
+    /* released: its connection no longer uses it, so no thread reads its events; closed: the engine has ended its
+     * requests */
     bool released, closed;
 };
 
@@ -52,13 +53,13 @@ typedef struct EntryList {
 } EntryList;
 
 /* The lock guards all members except `step`, and a ticket's `ended` and the members after it. After each step, the
- * engine's thread posts the step's events, and `courier` delivers them to their tickets. Thus the next pass does not wait
- * until all connections have been woken, which takes some microseconds for each. */
+ * engine's thread posts the step's events, and `courier` delivers them to their tickets. So the next pass does not wait
+ * until all connections have been woken, which takes a few microseconds each. */
 struct Queue {
     pthread_mutex_t lock;
     pthread_cond_t filled, answered, post; /* answered: a signal has taken effect */
     pthread_t courier;
-    TicketEvents step, posted; /* with the ids of the engine's requests; step: only for the engine's thread */
+    TicketEvents step, posted; /* with the engine's request ids; step: only for the engine's thread */
     bool ends;                 /* whether the courier must end after it has delivered all events */
     QueueLimits limits;
     EntryList entries;
@@ -365,7 +366,7 @@ static void deliver_all(Queue *q, const TicketEvents *events) {
         Ticket *woken = deliver(q, events, e);
         if (!woken) continue;
         pthread_mutex_unlock(&q->lock);
-        wake(woken); /* exists, because events are pending */
+        wake(woken); /* the ticket still exists, because it has pending events */
         pthread_mutex_lock(&q->lock);
     }
     for (const TicketEvent *e = events->at; e < events->at + events->n; e++) {

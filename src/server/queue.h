@@ -44,7 +44,7 @@ typedef struct QueueCounts {
     EngineCounts engine;
     FleetState state; /* after the last turn */
     bool closed, stopped;
-    int64_t tickets, waiting; /* waiting: number of requests that do not run yet */
+    int64_t tickets, waiting; /* waiting: number of requests that are not running yet */
     int64_t connected;        /* number of tickets that their connections have not released */
     int64_t undelivered;      /* number of events that have not reached their tickets yet */
     int64_t prompt_tokens, new_tokens, ended[REASONS];

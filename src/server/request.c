@@ -366,8 +366,8 @@ static bool add_bad(const Served *served, const char *word, Sampling *out) {
     return valid;
 }
 
-/* Reads words as vLLM does (SamplingParams.update_from_tokenizer). Also bans the tokens of the word preceded by a
- * blank, if their number is the same and the first one differs. */
+/* Reads words as vLLM does (SamplingParams.update_from_tokenizer). Also bans the tokens of the word with a leading
+ * space, if there are equally many and the first one differs. */
 static Refusal read_bad_words(const Served *served, const json_t *body, Sampling *out) {
     const json_t *list = json_object_get(body, "bad_words"), *one;
     size_t i;

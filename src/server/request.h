@@ -40,7 +40,7 @@ typedef struct Ask {
     int64_t *ends, n_ends;
     json_t *texts; /* only for ENDPOINT_MEGATRON: the prompts, which the answer repeats */
     bool logprobs, echo, stream;
-    bool usage, usage_always; /* whether the end of the stream, or each part, contains the number of tokens */
+    bool usage, usage_always; /* whether the end of the stream, or every part, states the number of tokens */
     /* ids: whether the answer contains token ids; special: whether its text contains the names of special tokens */
     bool ids, special;
     char *salt;              /* as in Request, or NULL */

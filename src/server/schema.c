@@ -19,7 +19,7 @@ typedef struct Known {
     int32_t rule;
 } Known;
 
-/* The schemas of which the current schema is an alternative. All their texts start at the same position. */
+/* The schemas that have the current schema as an alternative. All their texts start at the same position. */
 typedef struct Chain {
     const json_t *schema;
     const struct Chain *outer;

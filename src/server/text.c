@@ -8,7 +8,8 @@
 #include "base/utf8.h"
 
 enum {
-    /* number of prompt tokens that determine, for example, whether the text begins with a blank */
+    /* number of trailing prompt tokens that are decoded with the text, for example to tell whether it begins with a
+     * space */
     CONTEXT = 8,
     /* number of tokens after which a text is released even if a tokenizer has not completed its character */
     PATIENCE = 8
@@ -79,7 +80,7 @@ void text_piece(const TextStream *s, int32_t token, Str *bytes) {
     if (name) snprintf(copy, sizeof copy, "%.7s", name);
     if (ends_with(text, n, REPLACEMENT) && sscanf(copy, "<0x%2X>%n", &byte, &end) == 1 && end == 6)
         str_add(bytes, &(char){(char)byte},
-                1); /* a byte of a character, in a vocabulary that SentencePiece made */
+                1); /* a byte of a character, in a vocabulary that SentencePiece created */
     else if (n > s->base)
         str_add(bytes, text + s->base, n - s->base);
     free(text), free(ids);

@@ -9,13 +9,13 @@
 typedef struct StopList {
     char **at; /* [n]: not empty */
     int64_t n;
-    bool kept; /* if true, a text ends after the first stop string; otherwise, before it */
+    bool kept; /* whether a text ends after the first stop string, not before it */
 } StopList;
 
 typedef struct TextStream {
     const Tokenizer *tokenizer;
     const StopList *stops;
-    bool special;        /* special tokens appear by name; must be set after text_begin */
+    bool special;        /* whether special tokens appear by name; to be set after text_begin */
     int32_t *window;     /* [n]: the last tokens, on which the next token's text can depend */
     size_t n, read;      /* the text of the first `read` tokens is known */
     size_t base;         /* number of bytes in this text */
@@ -34,8 +34,8 @@ void text_free(TextStream *);
 void text_piece(const TextStream *, int32_t token, Str *bytes);
 /* Returns the index of the character that the next token begins or continues. */
 int64_t text_offset(const TextStream *, int32_t token);
-/* Adds a token, and appends to `out` the text that is now certain. Ids without a token have no text. Special tokens
- * have no text unless `special` is true. After a stop string, nothing is added. */
+/* Adds a token, and appends to `out` the text that can no longer change. Ids without a token have no text. Special
+ * tokens have no text unless `special` is true. After a stop string, nothing is added. */
 void text_push(TextStream *, int32_t token, Str *out);
 /* Ends the text, and appends the remaining text to `out`. */
 void text_end(TextStream *, Str *out);

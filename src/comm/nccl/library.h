@@ -22,7 +22,7 @@ enum { NCCL_SUM = 0, NCCL_MAX = 2, NCCL_MIN = 3 }; /* ncclRedOp_t */
 enum { NCCL_U8 = 1, NCCL_I32 = 2, NCCL_I64 = 4, NCCL_F16 = 6, NCCL_F32 = 7, NCCL_F64 = 8, NCCL_BF16 = 9 };
 
 #define NCCL_MAGIC     0xcafebeefU /* value of `magic` in every ncclConfig_t */
-#define NCCL_UNDEFINED INT_MIN     /* value of an int field of ncclConfig_t for which NCCL chooses a value */
+#define NCCL_UNDEFINED INT_MIN     /* value of an int field of ncclConfig_t that leaves the choice to NCCL */
 
 enum { NCCL_SYMMETRIC = 1 }; /* ncclCommWindowRegister: all members register the same offsets */
 /* `policy`: collectives that only copy between windows use no thread blocks */
@@ -84,7 +84,7 @@ bool nccl_has_windows(const Nccl *);
 /* Loads a library; NULL means libnccl.so.2 on the loader's search path. Returns a user error if the library
  * cannot be used. The library stays loaded until the process ends. */
 Err nccl_load(const char *file, Nccl *);
-/* Returns a configuration with these values. NCCL chooses all others and, if most_blocks is 0, also the number of
+/* Returns a configuration with these values. NCCL chooses all other values and, if most_blocks is 0, also the number of
  * blocks. */
 NcclConfig nccl_config(int most_blocks, bool copy_engines);
 /* Writes the version as text, such as "2.28.9", and returns the text. */

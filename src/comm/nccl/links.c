@@ -137,14 +137,14 @@ void comm_plan(Comm *c, const CommCall *call) {
     }
 }
 
-/* The MiB of device memory that NCCL allocates when it first connects ranks, and for each other member of an
- * all-to-all. `bench train` measured them with NCCL 2.28.9 on H100 and H200 with NVLink, as "taken" minus "planned" in
- * runs with 1 to 6 communicators. To a member on a different host, NCCL opens 2 channels instead of 32
+/* The device memory, in MiB, that NCCL allocates when it first connects ranks, and for each other member of an
+ * all-to-all. The values were measured by `bench train` with NCCL 2.28.9 on H100 and H200 with NVLink, as "taken" minus
+ * "planned" in runs with 1 to 6 communicators. To a member on a different host, NCCL opens 2 channels instead of 32
  * (ncclTopoComputeP2pChannels). */
 enum { FIRST_MIB = 465, PEER_MIB = 402, REMOTE_PEER_MIB = PEER_MIB / 16 };
 
-/* Returns how many MiB a communicator needs if its operations use at most `most_blocks` thread blocks, measured for 8,
- * 10, 16, 20 and 24 blocks. If `most_blocks` is 0, NCCL chooses the number, which is 24. */
+/* Returns how many MiB a communicator needs if its operations use at most `most_blocks` thread blocks. The formula fits
+ * measurements for 8, 10, 16, 20 and 24 blocks. If `most_blocks` is 0, NCCL chooses 24. */
 static int communicator_mib(int most_blocks) {
     const int blocks = most_blocks && most_blocks < 24 ? most_blocks : 24;
     return (blocks > 16 ? 123 : 36) + 12 * blocks;

@@ -74,7 +74,8 @@ void nccl_fly(NcclState *, NcclLink *, NcclFlight *);
 /* Removes finished operations from the list. Operations whose comm_wait has returned become reusable. The
  * caller must hold the lock. */
 void nccl_sweep(NcclState *, NcclLink *);
-/* Sets the operation for which NCCL is called. Call this function before the calls, and with NULL after the calls. */
+/* Sets the operation for which NCCL is called. Call this function with the operation before the NCCL calls, and with
+ * NULL after them. */
 void nccl_set_calling(NcclState *, const CommKey *, NcclFlight *);
 void nccl_set_calling_since(NcclState *, int64_t ns);
 void nccl_watch_begin(NcclState *);

@@ -98,7 +98,7 @@ static void check_late(const NcclState *s, const CommKey *key, const NcclFlight 
     end_world(s, key, f, why);
 }
 
-/* Prints an operation's late members once, after it has been its channel's oldest operation for a tenth of the
+/* Prints an operation's late members once, after the operation has been the oldest on its channel for a tenth of the
  * deadline. */
 static void check_slow(const NcclState *s, const CommKey *key, NcclFlight *f, int64_t since_ns) {
     if (!f || f->warned || clock_ns() - since_ns < comm_warning_ns(s->comm)) return;

@@ -5,7 +5,8 @@
 #include "base/mem.h"
 #include "comm/nccl/state.h"
 
-/* Returns whether the value is equal on all members of the group. Sets `range` to the smallest and largest values. */
+/* Returns whether the value is equal on all members of the group. Sets `range` to the smallest and the largest
+ * value. */
 static bool is_same_on_all(Comm *c, Group g, const char *site, int64_t value, int64_t range[2]) {
     int64_t most[] = {~value, value};
     comm_all_reduce(c, g, site, COMM_MAX, I64, most, 2);
