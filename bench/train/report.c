@@ -20,7 +20,7 @@
 /* Means over the middle half of the profiled steps, in seconds. The middle half excludes steps that were disturbed by
  * other load. All means are over the same steps, so that the parts add up to the total. */
 typedef struct Summary {
-    Range step;      /* time per step; on a GPU, from steps in which ops are not timed */
+    Range step;      /* time per step; on a GPU, from steps without op timing */
     double profiled; /* mean time per step, over the steps that the following members describe */
     double op[OP_KERNELS], family[OP_FAMILIES], rest;
     StepComm comm[COMM_GROUPS];
@@ -62,8 +62,8 @@ static void summarise_walls(const Steps *b, Summary *s) {
     free(value);
 }
 
-/* Summarizes communication. The bubble is included in the time in which pipeline ranks wait for each other, so it is
- * at most that time. */
+/* Summarizes communication. The time that pipeline ranks wait for each other includes the bubble, so the bubble is at
+ * most that time. */
 static void summarise_comm(const Steps *b, int64_t first, int64_t count, Summary *s) {
     const double each = 1 / (double)count;
     for (int i = 0; i < b->groups; i++) {
@@ -255,7 +255,7 @@ static json_t *families_json(const Steps *b, const Summary *s) {
     return families;
 }
 
-/* Returns the bandwidth in GB/s over the time in which operations are in flight. */
+/* Returns the bandwidth, in GB/s, while operations are in flight. */
 static double busbw(const StepComm *c) { return c->flight_ns > 0 ? c->bytes / c->flight_ns : 0; }
 
 static json_t *comm_json(const Steps *b, const Summary *s) {

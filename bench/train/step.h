@@ -43,7 +43,7 @@ typedef struct RankResult {
     double busy_ms;            /* median time in ops per profiled step; ops never wait for other ranks */
     double planned, taken;     /* in bytes; on the CPU, for all ranks of the process */
     char device[MACHINE_TEXT]; /* ranks with equal texts share a device */
-    NvmlLoad load;             /* the GPU's load during the steps in which ops are not timed */
+    NvmlLoad load;             /* the GPU's load during the steps without op timing */
 } RankResult;
 
 typedef struct Steps {
@@ -67,10 +67,10 @@ typedef struct Steps {
     double before, peak; /* bytes of memory in use: before the run, and after its steps */
     double flops;        /* FLOPs per step */
     double init_seconds, loss;
-    /* [n_plain]: the slowest rank's ns in each step in which ops are not timed; only on a GPU */
+    /* [n_plain]: the slowest rank's time in ns for each step without op timing; only on a GPU */
     double *wall;
     int64_t n_plain;
-    double back_to_back;  /* ns of a step without waits between steps; only on a GPU */
+    double back_to_back;  /* time of a step in ns, without waits between steps; only on a GPU */
     double graph_replays; /* mean number of replayed CUDA graphs in each of these steps */
     NvmlLoad load;        /* load of this rank's GPU during these steps */
     Step *profiled;       /* [n_profiled] */

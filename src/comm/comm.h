@@ -131,7 +131,7 @@ void comm_close_device(Comm *);
  * was opened without `registers`. */
 void comm_register(Comm *, const Group *, void *memory, size_t bytes);
 /* Checks that all members of each group have used the same offsets in their windows since the last call. NCCL does not
- * check this, and if the offsets differ, it writes data to wrong addresses. All ranks must call this function. */
+ * check the offsets: if they differ, it writes data to wrong addresses. All ranks must call this function. */
 void comm_compare_places(Comm *);
 /* Removes the windows that start at `memory`. Call this function before freeing the memory, while no operation is in
  * flight. */

@@ -1,7 +1,7 @@
 /* Generates on all ranks. Each data-parallel replica has an engine (engine.h), which all ranks of the replica run. Rank
  * 0 receives requests and signals, numbers them, and sends them to all ranks before each pass. Every rank applies them
- * in this order, so all ranks of a replica make the same calls, and only rank 0 makes decisions. All replicas run their
- * steps together. Rank 0 receives all replicas' events.
+ * in the order of their numbers, so all ranks of a replica make the same calls, and only rank 0 makes decisions. All
+ * replicas run their steps together. Rank 0 receives all replicas' events.
  *
  * Rank 0 chooses each request's replica (placement.h). With one rank, the fleet calls the engine directly. */
 #pragma once
@@ -26,7 +26,7 @@ Err fleet_add(Fleet *, const Request *);
 bool fleet_abort(Fleet *, int64_t id);
 /* Applies on all ranks the requests, aborts and signals that were sent since the last call. Then runs a pass, unless
  * the fleet is paused, suspended or stopped. Returns false if there was nothing to compute. Each replica's events
- * arrive in the order in which it admitted the requests. The sink may call fleet_abort. */
+ * arrive in the order in which the replica admitted the requests. The sink may call fleet_abort. */
 bool fleet_step(Fleet *, EngineSink *, void *arg);
 /* Returns the sums over the replicas (for `passes` and `model_ns`, the maxima) at the end of the last step. */
 EngineCounts fleet_counts(const Fleet *);

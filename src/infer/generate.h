@@ -29,8 +29,8 @@ typedef struct Generated {
     bool ended;
 } Generated;
 
-/* This function is called after each new token of a sample, and once when the sample has ended (`ended` is true). It
- * returns true to end the sample. */
+/* This function is called after each new token of a sample, and once when the sample has ended (`ended` is true). The
+ * function returns true to end the sample. */
 typedef bool GenerateWatch(void *arg, int64_t sample, const Generated *);
 
 typedef struct GenerateOptions {
@@ -41,7 +41,7 @@ typedef struct GenerateOptions {
     const int64_t *ends; /* [n_ends]: tokens that end a sample and are not part of its text */
     int64_t n_ends;
     int64_t start; /* an encoder-decoder model's first decoder token */
-    /* whether the values of Generated.logprobs for new tokens, and for prompt tokens, are unused */
+    /* whether Generated.logprobs is unused for new tokens, and for prompt tokens */
     bool skip_logprobs, skip_prompt_logprobs;
     int64_t likeliest;              /* at most the vocabulary size */
     int64_t page, requests, tokens; /* maxima, as in EngineLimits; 0 means the default */

@@ -22,7 +22,7 @@ typedef struct Place {
 /* The places that a text has reached: a range in GrammarReader.place. */
 typedef struct Range {
     int64_t first, n;
-    bool wide; /* whether the text, or one of its beginnings, has reached more than GRAMMAR_WIDEST places */
+    bool wide; /* whether the text, or one of its prefixes, has reached more than GRAMMAR_WIDEST places */
 } Range;
 
 /* The tokens that may follow some places. */

@@ -26,7 +26,7 @@ typedef struct Sampling {
     int64_t top_k;       /* 0: off; 1: greedy */
     double top_p, min_p; /* 0: off */
     double presence,
-        frequency; /* subtracted from the logits of generated tokens: once, and once per occurrence; 0: off */
+        frequency; /* subtracted from the logits of generated tokens: once per token, and once per occurrence; 0: off */
     /* for generated and prompt tokens: divides positive logits, and multiplies all others; 0: off */
     double repetition;
     const TokenBias *bias; /* [n_bias] */

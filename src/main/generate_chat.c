@@ -152,7 +152,7 @@ static void converse(Talk *t) {
 }
 
 /* Opens the engine. Its pool has pages for the entire context, or as many as fit into memory. Sets *tokens to the
- * number of tokens for which there are pages. */
+ * number of tokens that fit into these pages. */
 static Err open_fleet(const Config *c, const ModelRun *run, int64_t *tokens, Fleet **out) {
     const Model *m = run->model;
     EngineLimits limits = {.page = ENGINE_PAGE,

@@ -23,7 +23,7 @@ typedef enum AttentionSink {
 typedef struct RelativeSpec {
     const char *name; /* name of the bias parameter; NULL if there is no bias */
     int64_t buckets, max_distance;
-    bool bidirectional; /* if false, all keys after the query share one bucket */
+    bool bidirectional; /* whether keys after the query have buckets by distance, instead of one bucket */
     double init_std;
 } RelativeSpec;
 

@@ -14,7 +14,7 @@ typedef struct MoeSpec {
     bool bias;               /* whether the linear layers outside the shared expert have biases */
     bool shared_gate;
     int64_t latent; /* width of the routed experts' input and output; 0 means `hidden` */
-    /* if true, the experts' input is multiplied by the probabilities; otherwise, the second GEMM's input is */
+    /* whether the probabilities multiply the experts' input, instead of the second GEMM's input */
     bool probs_on_input;
     ActivationAttr activation, shared_activation;
     double fc1_init_std, fc2_init_std;

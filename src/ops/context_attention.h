@@ -16,7 +16,8 @@ typedef struct ContextPlan {
 /* Computes op_attention over all positions, which are sharded over the context-parallel ranks:
  *
  *   q, k, v, the result: V over CP. Queries and keys are slices of two sequences, whose lengths may differ.
- *   first_key: positions among all keys, V over CP like the queries lengths, sink, bias: R over CP
+ *   first_key: positions among all keys, V over CP like the queries
+ *   lengths, sink, bias: R over CP
  *
  * The op sets attr.query and attr.key. The caller sets attr.first_head for q. For an exchange over n ranks, either g
  * must be a multiple of n, or n must be a multiple of g and r a multiple of n / g. A ring requires the fused kernel. On

@@ -19,7 +19,7 @@ typedef struct Arrival {
     Group ep;
     /* number of rows to and from each rank in the group; [ep.size], in the tape's memory */
     const int64_t *sent, *received;
-    /* How many rows there are before and after the all-to-all. The received rows are padded, so that all
+    /* The numbers of rows before and after the all-to-all. The received rows are padded, so that all
      * expert-tensor-parallel ranks have the same number of rows. */
     int64_t rows, arriving;
     Dispatch sort; /* sorts the gathered rows by this rank's experts */

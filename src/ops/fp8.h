@@ -50,8 +50,8 @@ typedef struct Quantiser {
  * (param/state.h): at the end of a step, delayed scales are computed from the amaxes of all ranks in the pipeline
  * stage. With keep_weights, the weight is cast whenever parameters change, unless GEMMs are emulated. */
 const Quantiser *quantize_new(Registry *, const char *name, Param *weight, QuantSpec);
-/* Returns the reason why a layer's GEMMs, with x [rows, in] and w [out, in] on this rank, are emulated. The text can
- * end a message. Returns NULL if they are not emulated. */
+/* Returns the reason why a layer's GEMMs, with x [rows, in] and w [out, in] on this rank, are emulated. The text can be
+ * used as the end of a message. Returns NULL if they are not emulated. */
 const char *quantize_emulation(const Device *, QuantSpec, int64_t rows, int64_t in, int64_t out);
 /* Returns how many of the registry's layers have FP8 GEMMs. Sets *emulation to the reason why GEMMs over `tokens`
  * tokens are emulated, or to NULL if they are not. */

@@ -25,9 +25,9 @@ Tensor *op_random_logits(Tape *, Tensor *logits_sbe, RandomLogits, double std, u
 /* Returns exp(logits), scaled so that each token has the same sum over experts, and each expert has the same sum over
  * tokens. The op has no gradient. */
 Tensor *op_sinkhorn(Tape *, Tensor *logits_sbe);
-/* Returns F64 [e+1]: biases with which tokens * k / e of these tokens would choose each of the e experts, followed by
- * 1, so that a sum of results can be averaged. logits_sbe [s,b,e] must contain all tokens of a microbatch. bias_e [e]
- * contains the current biases. The op has no gradient. */
+/* Returns F64 [e+1]: the biases with which each of the e experts would be chosen by tokens * k / e of these tokens,
+ * followed by 1 so that a sum of results can be averaged. logits_sbe [s,b,e] must contain all tokens of a microbatch.
+ * bias_e [e] contains the current biases. The op has no gradient. */
 Tensor *op_quantile(Tape *, Tensor *logits_sbe, Tensor *bias_e, int64_t k);
 /* Counts each expert's tokens on this rank: over all samples (count F64 [1,e]) or for each sample (count F64 [b,e]).
  * count is P along the axes that shard the microbatch. Adds to count if it has TENSOR_ACCUM. */

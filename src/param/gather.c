@@ -21,7 +21,7 @@ struct Gather {
     Comm *comm;
     Piece *piece; /* [n_buckets] */
     BucketPool slots;
-    bool in_graph; /* if true, a CUDA graph starts the gathers, instead of gather_publish */
+    bool in_graph; /* whether a CUDA graph starts the gathers, instead of gather_publish */
     int64_t now;   /* number of gather_use calls so far */
     /* last: the last used bucket; way: 1 if bucket numbers rise (in a backward pass), -1 if they fall */
     int last, way;

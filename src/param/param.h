@@ -55,11 +55,10 @@ typedef struct DataParallel {
     int64_t bucket_size; /* number of elements after which a bucket ends; if 0, num_buckets is used instead */
     int num_buckets;     /* number of buckets of about equal size; 0 means one bucket, or one per unit at
                             stages 2 and 3 */
-    /* if true, a bucket is summed as soon as its last gradient is complete; otherwise, all buckets are summed at the
-     * end */
+    /* whether each bucket is summed as soon as its last gradient is complete, instead of all buckets at the end */
     bool overlap_grads;
-    bool overlap_values; /* if true, values are gathered during the next forward pass; otherwise, before it */
-    /* if true, sums and gathers start at the next attention op; otherwise, as soon as possible */
+    bool overlap_values; /* whether values are gathered during the next forward pass, instead of before it */
+    /* whether sums and gathers start at the next attention op, instead of as soon as possible */
     bool with_attention;
     /* If storage is BF16, main gradients are also BF16. BF16 gradients are rounded after each microbatch and in each
      * sum over ranks (comm.h). */
@@ -165,7 +164,7 @@ typedef struct Registry {
     Layout layout;
     Param **params; /* in registration order */
     int n, unit;
-    /* if true, a repeated name is not a fault: param_add then returns the registered parameter */
+    /* whether names may be repeated: param_add then returns the registered parameter */
     bool repeats;
     Param **laid; /* parameters in flat-layout order */
     Bucket *buckets;
@@ -177,7 +176,7 @@ typedef struct Registry {
     int64_t elements; /* number of elements in the flat layout, including alignment gaps */
     /* types of values, main gradients, and masters and optimizer state */
     DType storage, gradients, precise;
-    bool trains; /* if false, there are no main gradients, and only buffers have masters in separate memory */
+    bool trains; /* whether there are main gradients; if not, only buffers have masters in separate memory */
     Device *device;
     /* flat buffers with this rank's parts (bucket.h); masters == values unless storage is 16-bit */
     void *values, *fp8, *grads, *masters;

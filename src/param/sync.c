@@ -538,7 +538,7 @@ static void visit_copies(const Sync *s, Comm *c, GroupVisitor *visit) {
     }
 }
 
-/* Visits the groups for all sums and gathers, some of them several times. */
+/* Visits the groups for all sums and gathers; a group may be visited several times. */
 static void visit_groups(const Sync *s, Comm *c, GroupVisitor *visit) {
     const Registry *r = s->registry;
     for (int k = 0; k < r->n_buckets; k++)

@@ -458,7 +458,7 @@ static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
             if (!passes[i].is_done && !fiber_resume(e->fibers[i])) passes[i].is_done = true, left--;
 }
 
-/* Runs the passes interleaved. With an observer of the tape (TapeProbe), they run one after another instead. */
+/* Runs the passes interleaved. With an observer of the tape (TapeProbe), the passes run one after another instead. */
 static void run_passes(Executor *e, Pass *passes, int64_t n) {
     for (int64_t i = 0; i < n && !e->own_transients; i++)
         tape_transient_to(slot_of(&passes[i])->tape, e->transient[i]);

@@ -26,9 +26,9 @@
  * action, so that the message arrives while the previous action computes.
  *
  * A send must finish before its buffer is written again. This cannot deadlock in any schedule, even if a send finishes
- * only when its message is received. Between two ranks, forward messages are received in the order in which they are
- * sent, and so are backward messages. With two ranks and several chunks, messages in both directions use the same pair
- * of ranks and may overtake each other, so each direction needs a separate channel. */
+ * only when its message is received. Between two ranks, forward messages are received in sending order, and so are
+ * backward messages. With two ranks and several chunks, messages in both directions use the same pair of ranks and may
+ * overtake each other, so each direction needs a separate channel. */
 #pragma once
 
 #include "pipeline/layout.h"

@@ -36,8 +36,8 @@ void model_run_free(ModelRun *);
  * checkpoint, if it contains a different model, or if there is too little memory. After an error, the device is closed.
  * All ranks must call this function, and all ranks get the same error. comm may be NULL. */
 Err model_run_open(ModelRun *out, const Config *, Comm *);
-/* Like model_run_open, but the parameters are periodic random numbers, for benchmarks. Their type is the type in
- * which the model computes, which must not be FP8. */
+/* Like model_run_open, but the parameters are periodic random numbers, for benchmarks. They have the type that the
+ * model computes in, which must not be FP8. */
 Err model_run_open_random(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
 /* Replaces the parameters of a MODEL_COMPUTES model with those in the checkpoint `path`. Tensors keep their addresses.

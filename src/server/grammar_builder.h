@@ -20,7 +20,7 @@ typedef enum JsonRule {
 
 typedef struct GrammarBuilder {
     GrammarNode *node; /* [n] owned; node 0 is the start of the grammar */
-    int32_t n, room;   /* room: number of nodes for which there is memory */
+    int32_t n, room;   /* room: number of allocated nodes */
     int32_t *rule;     /* [rules] owned; the first node of each rule, or -1 */
     int32_t rules;
 } GrammarBuilder;
@@ -38,7 +38,7 @@ int32_t build_token(GrammarBuilder *, int32_t token, int32_t next);
 int32_t build_either(GrammarBuilder *, int32_t a, int32_t b);
 /* A node that continues at any of the nodes [n], n >= 1. */
 int32_t build_any(GrammarBuilder *, const int32_t *nodes, int64_t n);
-/* A node for which build_resolve later sets the continuation. */
+/* A node whose continuation build_resolve sets later. */
 int32_t build_loop(GrammarBuilder *);
 void build_resolve(GrammarBuilder *, int32_t loop, int32_t is);
 /* A colon or a comma, and an optional space. */

@@ -40,7 +40,7 @@ typedef struct Loop {
     Session *session;
     const Config *config;
     Comm *comm;      /* NULL if there is only one rank */
-    bool is_printer; /* if true, this rank prints, writes logs and checks the time limit */
+    bool is_printer; /* whether this rank prints, writes logs and checks the time limit */
     Device *device;  /* NULL once the trainer owns it */
     Trainer *trainer;
     Prefetch *train, *valid; /* NULL before their first use */

@@ -346,8 +346,8 @@ static void replay(Microbatches *m, Recording *r, const Microbatch *mb, bool cou
     device_replay(d, &r->work, execute_one, &one);
 }
 
-/* Replays the graph of the first microbatch if gradients are unwritten. This microbatch writes all gradients, so
- * either all gradients are unwritten or none. */
+/* Replays the graph of the first microbatch if gradients are unwritten. This microbatch writes all gradients, so either
+ * all gradients are unwritten or none are. */
 static void replay_all(Microbatches *m, bool counts_loss) {
     for (int64_t i = 0; i < m->n; i++) {
         const bool first = grads_are_unwritten(m->registry);

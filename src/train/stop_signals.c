@@ -25,8 +25,9 @@ struct StopSignals {
     atomic_int seen;
 };
 
-/* Handles a signal in a thread that a library (BLAS) started before main, which does not inherit the mask. The thread
- * blocks the signal for itself and sends it to the process again, until only the descriptor can receive it. */
+/* Handles a signal in a thread that a library (BLAS) started before main, and that therefore has not inherited the
+ * mask. The thread blocks the signal for itself and sends it to the process again, until only the descriptor can
+ * receive it. */
 static void pass_on(int number, siginfo_t *info, void *context) {
     (void)info;
     sigaddset(&((ucontext_t *)context)->uc_sigmask, number);
@@ -107,7 +108,7 @@ void stop_signals_defer(StopSignals *s) { atomic_store(&s->deferred, true); }
 
 int stop_signals_seen(const StopSignals *s) { return atomic_load(&s->seen); }
 
-/* Stops handling the signals. A launcher signals its processes one after the other, so more signals may arrive, and
+/* Stops handling the signals. A launcher signals its processes one after the other, so more signals may arrive; they
  * are ignored. */
 void stop_signals_free(StopSignals *s) {
     if (!s) return;

@@ -58,7 +58,7 @@ typedef struct NcclConfig {
     F(GroupStart, (void))                                                                                    \
     F(GroupEnd, (void))
 
-/* Functions that are available since 2.27. They are NULL in older libraries. */
+/* Functions that are available since 2.27; NULL in older libraries. */
 #define NCCL_WINDOW_FUNCTIONS(F)                                                                             \
     F(CommWindowRegister, (NcclComm, void *, size_t bytes, NcclWindow *, int flags))                         \
     F(CommWindowDeregister, (NcclComm, NcclWindow))
