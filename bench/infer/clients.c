@@ -201,7 +201,7 @@ static Err run_round(const Stage *x, Curve *c, int64_t round) {
 static Err run_rounds(Stage *x, Curve *c) {
     const HttpOptions options = {.host = "127.0.0.1"};
     const int64_t vocab = x->session->run.model->plan.vocab;
-    TokenizerConfig t = TOKENIZER_CONFIG_DEFAULT; /* the text of each token is complete at once */
+    TokenizerConfig t = TOKENIZER_CONFIG_DEFAULT; /* the text of each token is complete immediately */
     Tokenizer *tokenizer;
     Http *http;
     t.type = "NullTokenizer", t.vocab_size = vocab;

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-/* A connection, and the part of an answer that has been received but not been processed. */
+/* A connection, and the part of an answer that has been received but not yet processed. */
 typedef struct Client {
     int fd;
     LoadRequest *at, *end; /* the current request, and the end of the client's requests */

@@ -1,4 +1,4 @@
-/* Measures how a training step scales with the number of ranks. Each number of ranks is a separate process
+/* Measures how a training step scales with the number of ranks. Each number of ranks is measured in a separate process
  * (`bench train --ranks N`). Rounds run the numbers in alternately ascending and descending order, so that a slow drift
  * of the machine affects all numbers equally.
  *

@@ -236,7 +236,7 @@ static Err open_run(Steps *b) {
     b->before = taken(b);
     steps_over_ranks(
         b, COMM_MAX,
-        0); /* all ranks must read `before` before any rank allocates memory of a shared device */
+        0); /* all ranks must read `before` before any rank allocates memory on a shared device */
     b->trainer = trainer_new(c, &b->plan, b->comm, b->device);
     b->type = b->trainer->run.context.dtype;
     b->flops = trainer_flops(b->trainer, b->config.derived.global_batch_size);

@@ -39,8 +39,8 @@ typedef struct Announcement {
     int32_t member;  /* STARTS: member number of the sender */
     int32_t tag;     /* STARTS: the tag of the data for this receiver */
     int32_t started; /* TELLS, REPLIES: 1 if the sender has started the operation in question */
-    /* TELLS: the age in ns, because clocks differ between machines; -1 if the operation has not started or
-     * finished */
+    /* TELLS: ages in ns instead of times, because clocks differ between machines; -1 if the operation has not started
+     * or finished */
     int64_t started_ago, finished_ago;
 } Announcement;
 
@@ -56,7 +56,7 @@ typedef struct Wire {
     /* The memory must not change until the message has been sent. bytes must be > 0. */
     WireMessage *(*send)(void *wire, int to, int tag, const void *, int64_t bytes);
     WireMessage *(*receive)(void *wire, int from, int tag, void *, int64_t bytes);
-    bool (*done)(void *wire, WireMessage *); /* returns whether the message is complete, and then frees it */
+    bool (*done)(void *wire, WireMessage *); /* returns whether the message is complete; if so, frees it */
     /* Waits briefly for a message, after `tries` failed attempts to receive one. Another thread may call the wire
      * during the wait. */
     void (*rest)(void *wire, int tries);

@@ -53,7 +53,7 @@ typedef struct Peer {
     List out;           /* frames to send */
     List held;          /* frames whose large data the receiver does not expect yet */
     List expected;      /* messages whose data have not arrived */
-    /* data that arrived before they were expected, and expectations whose data are not sent yet */
+    /* data that arrived before they were expected, and expectations whose data have not been sent */
     List early;
     WireMessage *coming; /* the data of the current frame */
     char *buffer;        /* [BUFFER] */

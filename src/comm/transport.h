@@ -179,7 +179,7 @@ void comm_move(const CommWork *const *work, int members, int64_t begin, int64_t 
 
 /* ---- reports ---- */
 
-/* Known facts about a rank when the world ends. */
+/* The facts that are known about a rank when the world ends. */
 typedef struct CommWitness {
     const char *status; /* such as "is running" */
     bool any;           /* whether the rank has started an operation, which is `last` */

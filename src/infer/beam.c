@@ -92,7 +92,7 @@ static void continue_requests(Search *s, Text *next, const int64_t *of, int64_t 
     for (int64_t k = 0; k < n; k++) engine_continue(s->engine, next[k].id, next[k].tokens[next[k].n - 1]);
 }
 
-/* Replaces the open texts by their most likely continuations. */
+/* Replaces the open texts with their most likely continuations. */
 static void advance(Search *s) {
     const int64_t width = s->beams.width, length = s->open->n + 1;
     const bool last = length == s->most;

@@ -159,6 +159,6 @@ void engine_wake(Engine *);
  * earlier parameters remain. */
 void engine_new_weights(Engine *);
 /* Runs one pass. Returns false if there was nothing to compute. If data-parallel ranks share experts, all ranks must
- * call this function equally often, and all get the same result. */
+ * call this function the same number of times, and all get the same result. */
 bool engine_step(Engine *, EngineSink *, void *arg);
 EngineCounts engine_counts(const Engine *);

@@ -355,9 +355,9 @@ static void take_id(json_t *from, const char *key, int64_t id) {
     if (id >= 0) json_object_set_new(from, key, json_integer(id));
 }
 
-/* Adds the token ids that the import stored in the checkpoint, then the tokenizer's ids, and the tokenizer's files.
- * If only the checkpoint names the tokenizer, a missing file causes a note instead of an error, because the file may be
- * on another machine. */
+/* Adds the token ids that the import stored in the checkpoint, then the tokenizer's ids and files. If only the
+ * checkpoint names the tokenizer, a missing file causes a note instead of an error, because the file may be on another
+ * machine. */
 static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, Str *notes) {
     const Config *c = &j->setup.config;
     const int64_t vocab_size = j->setup.config.derived.vocab_size;

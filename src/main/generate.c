@@ -18,7 +18,7 @@
 
 /* ---- the first and the last token ---- */
 
-/* Sets a T5 decoder's first token. It is the token that an imported checkpoint names or, if there is none, the first
+/* Sets a T5 decoder's first token. This is the token that an imported checkpoint names or, if there is none, the first
  * token of the T5 dataset's samples. */
 static Err find_start(GenerateJob *j, const json_t *ids) {
     const json_t *known = json_object_get(ids, "decoder_start_token_id");

@@ -151,7 +151,7 @@ int main(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN); /* writes beyond the file size limit then return an error */
     const int status = run(argc, argv);
     if (!fflush(stdout) && !ferror(stdout)) return status;
-    command_fail(err_infra("a part of the output could not be written; check the standard output and its "
+    command_fail(err_infra("part of the output could not be written; check the standard output and its "
                            "disk"));
     return status ? status : ERR_INFRA;
 }

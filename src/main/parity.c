@@ -80,7 +80,7 @@ static void refuse_inputs(Args *args, const Options *o, int n_dirs, char **dirs)
 static Err remove_report(const char *path) {
     if (!path || file_is_stream(path) || file_size(path) <= 0) return ERR_OK;
     if (!parity_is_report(path))
-        return err_user("'%s' exists and is not a report of parity: choose another path, or remove it", path);
+        return err_user("'%s' exists and is not a parity report: choose another path, or remove it", path);
     char *target = realpath(path, NULL);
     const Err e = target ? file_remove(target) : ERR_OK;
     free(target);

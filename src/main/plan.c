@@ -52,7 +52,7 @@ static Device *open_gpu(const Setup *s) {
 }
 
 /* Sets *pass to whether the layout or, with --search, any layout fits. If the device's memory size is not known, sets
- * it to true. */
+ * *pass to true. */
 static Err plan(const Setup *s, const Options *o, bool *pass) {
     if (o->json) ERR_RETURN(file_check_target(o->json));
     const Config *c = &s->config;

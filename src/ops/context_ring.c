@@ -163,7 +163,7 @@ static Result result_new(Tape *t, const Call *c, DType dtype) {
 }
 
 /* Computes attention to the held keys, without the sinks. `part` is memory for the result, which is merged into `sum`
- * if `merge`, and copied to it otherwise. */
+ * if `merge` is true, and copied to it otherwise. */
 static void attend(Tape *t, const Call *c, const RingStep *s, const Tensor *held, Result part, Result sum,
                    bool merge) {
     Tensor q = queries_of(c->in[0], s), k = keys_of(pair_keys(held, c), s),

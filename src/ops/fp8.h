@@ -27,8 +27,8 @@ typedef struct QuantSpec {
     QuantFormat format;
     QuantRecipe recipe;
     int64_t margin, history;
-    bool most_recent, wgrad, emulated; /* emulated: GEMMs are emulated on any device */
-    bool fixed_order;                  /* sums must not depend on the batch, so GEMMs are emulated */
+    bool most_recent, wgrad, emulated; /* emulated: whether GEMMs are emulated on any device */
+    bool fixed_order; /* whether sums must not depend on the batch, so that GEMMs are emulated */
     /* whether to cast weights once per step instead of in every pass; this needs two more bytes per element */
     bool keep_weights;
     bool store_weights; /* whether trained weights are stored in FP8 (param/fp8_weights.h) */

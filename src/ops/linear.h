@@ -1,5 +1,5 @@
 /* A linear layer. As in Megatron-LM core/tensor_parallel/layers.py, a weight that is sharded over the tensor-parallel
- * ranks makes it column-parallel (sharded by output) or row-parallel (sharded by input). */
+ * ranks makes the layer column-parallel (sharded by output) or row-parallel (sharded by input). */
 #pragma once
 
 #include "ops/activation.h"

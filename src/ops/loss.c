@@ -1,5 +1,5 @@
-/* Cross-entropy of each token. kernels/cpu/loss.c contains the formulas. Tensor-parallel ranks have logits that are
- * sharded by vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py), and a loss that is I. The logits' gradient
+/* Cross-entropy of each token. kernels/cpu/loss.c contains the formulas. On tensor-parallel ranks, the logits are
+ * sharded by vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py), and the loss is I. The logits' gradient
  * overwrites them, because they are the largest tensor in a step unless they are computed in chunks. */
 #include "ops/loss.h"
 

@@ -8,7 +8,7 @@
  *       A = x x^T and (a, b, c) depend on the step. If A = x^T x is smaller, x becomes a x + x (b A + c A^2).
  *
  * Each expert's weight is a matrix. With --muon-no-split-qkv, a fused QKV weight is one matrix; otherwise, q, k and v
- * of all heads form one matrix each. Each other weight is one matrix, including the gate and the projection of a gated
+ * of all heads form one matrix each. Every other weight is one matrix, including the gate and the projection of a gated
  * MLP together. Sums of squares are exact (base/exact_sum.h). --muon-tp-mode determines the computation if ranks have
  * shards of a weight:
  *

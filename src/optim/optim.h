@@ -25,7 +25,7 @@ typedef struct BucketPieces {
 
 /* A step's inputs and outputs. */
 typedef struct OptimState {
-    /* clipped, squares and outcome have two entries: for parameters without PARAM_APART, and with it */
+    /* clipped, squares and outcome have two entries: for parameters without PARAM_APART, and for those with it */
     StepNumbers given, clipped[CLIP_NORMS];
     ExactSum squares[CLIP_NORMS];
     ClipOutcome outcome[CLIP_NORMS];
@@ -72,7 +72,7 @@ typedef struct OptimStep {
     /* The factor by which the main gradient is multiplied to get the gradient of the reported loss. This factor undoes
      * the loss scale, and turns the sum into a mean. */
     double grad_scale;
-    bool exact; /* in the exact lane, masters are rounded to its grid */
+    bool exact; /* in the exact lane, masters are rounded to the lane's grid */
 } OptimStep;
 
 typedef struct OptimResult {

@@ -10,7 +10,7 @@ enum { SLOTS = 2 }; /* one for the bucket in use, and one for the next bucket */
 
 typedef struct Piece {
     CommWork *work; /* NULL if the gather is complete or has not been started */
-    bool stale;     /* below stage 3: the gather has not been started since the last gather_publish */
+    bool stale;     /* below stage 3: whether the gather has not been started since the last gather_publish */
     void *slot;     /* used at stage 3 */
     int64_t used;   /* the number of the gather_use call that last used it */
     bool attends;   /* whether an attention op has run while this was the last used bucket */

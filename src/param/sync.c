@@ -268,7 +268,7 @@ static Group holders_group(const Registry *r, const Param *p, int first, int las
                    .axis_stride = {step * stride}};
 }
 
-/* Returns the group of two ranks: the rank that holds the first copy, and the rank that holds copy `copy`. */
+/* Returns the group that consists of the rank with the first copy and the rank with copy `copy`. */
 static Group pair_group(const Registry *r, const Param *p, int copy) {
     Param two = *p;
     two.holders = (int[]){p->holders[0], p->holders[copy]};
@@ -345,7 +345,7 @@ static void over_copies(Sync *s) {
 
 typedef enum Direction { COUNT, PACK, UNPACK } Direction;
 
-/* Copies this rank's part of the gradients to be summed over `axes` to the message (PACK), or back (UNPACK), in flat
+/* Copies this rank's part of the gradients that are summed over `axes` to the message (PACK) or back (UNPACK), in flat
  * order. Returns the number of elements. */
 static int64_t move(Sync *s, unsigned axes, Direction way) {
     Registry *r = s->registry;

@@ -8,10 +8,10 @@
  * - over tp (etp) for parameters that are replicated there, in one message.
  *
  * Each sum adds in the order of the group's members (comm.h), element by element. Results are therefore bitwise equal
- * for all bucket sizes, with and without overlap, and for stages 0 and 1. Stages 2 and 3 sum each microbatch over the
- * ranks, then add the microbatches. The other stages add the microbatches first. The two orders give bitwise equal
- * results with one microbatch or with exact sums (the exact lane). Otherwise, they differ by rounding. The same applies
- * to `instances`: gradients are summed inside an instance and then over instances.
+ * for all bucket sizes, with and without overlap, and for stages 0 and 1. Stages 2 and 3 sum each microbatch's
+ * gradients over the ranks, then add the microbatches. The other stages add the microbatches first. The two orders give
+ * bitwise equal results with one microbatch or with exact sums (the exact lane). Otherwise, they differ by rounding.
+ * The same applies to `instances`: gradients are summed inside an instance and then over instances.
  *
  * All ranks in the world must call the same functions in the same order. A step:
  *
@@ -58,7 +58,8 @@ void sync_publish(Sync *);
 
 /* Call this function before ops read these parameters' values. The values are available until the next sync_use. */
 void sync_use(Sync *, Param *const *, int n);
-/* Call this function before an attention op. With `with_attention`, it starts the sums and gathers that are due. */
+/* Call this function before an attention op. With `with_attention`, the call starts the sums and gathers that are
+ * due. */
 void sync_attention(Sync *);
 /* Call this function before an op writes or adds to the main gradient, in a backward sweep or early in the forward
  * pass. The gradient has memory until sync_ready. */

@@ -435,9 +435,10 @@ static void run_pass(void *arg) {
         executor_backward(p);
 }
 
-/* Returns the number of pauses by which the first microbatch runs ahead. With sequence parallelism, it then computes
- * half a branch while the other microbatch runs its norm (tape_pause_halfway). A backward pass that gathers its inputs
- * again runs two pauses ahead, so that its reduce-scatter overlaps with the dgrad of the other microbatch. */
+/* Returns the number of pauses by which the first microbatch runs ahead. With sequence parallelism, the first
+ * microbatch then computes half a branch while the other microbatch runs its norm (tape_pause_halfway). A backward pass
+ * that gathers its inputs again runs two pauses ahead, so that its reduce-scatter overlaps with the dgrad of the other
+ * microbatch. */
 static int head_start(const Executor *e, const Action *a) {
     if (!layout_is_sequence_parallel(e->context->layout)) return 0;
     return a->kind == ACTION_FORWARD || e->context->keeps_gathered ? 1 : 2;

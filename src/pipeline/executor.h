@@ -36,7 +36,7 @@ void executor_provide(Executor *, const PipelineSpec *, const RankSchedule *);
 void executor_plan(const Executor *, Comm *);
 /* Returns whether executor_run with n microbatches will launch kernels for the first time. The first launch of a kernel
  * loads it. Loading may wait until the GPU, or every GPU of the process, is idle. A GPU on which NCCL waits for a
- * message of this rank would never be idle. The messages of such a run therefore pass through host memory, although
+ * message from this rank would never be idle. The messages of such a run therefore pass through host memory, although
  * this is slow. At its end, the run prepares everything that the rest of a step may allocate or load, and all ranks
  * synchronize. */
 bool executor_loads(const Executor *, const PipelineSpec *, int64_t n);

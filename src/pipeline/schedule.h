@@ -54,8 +54,8 @@ typedef struct PipelineSpec {
     PipelineSchedule kind; /* never SCHEDULE_AUTO */
     int ranks, chunks;
     int64_t microbatches, group;
-    bool forward_only; /* an evaluation, in groups of p with two alternating slots */
-    bool overlap;      /* a message is received while the previous action computes */
+    bool forward_only; /* whether it is an evaluation, in groups of p with two alternating slots */
+    bool overlap;      /* whether a message is received while the previous action computes */
     bool mixed;        /* set by --interleave-forward-backward */
 } PipelineSpec;
 

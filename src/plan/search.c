@@ -211,7 +211,7 @@ static int compare(const void *x, const void *y) {
     return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
 }
 
-/* Returns the smallest data-parallel size to try. With --ranks, it is the only size that results in exactly this
+/* Returns the smallest data-parallel size to try. With --ranks, this is the only size that results in exactly this
  * number of ranks. If no such size exists, the result is too large to be used. */
 static int64_t first_data(const Config *c, int64_t model_ranks) {
     if (!i64_is_set(c->ranks)) return 1;

@@ -19,7 +19,7 @@ typedef struct FoundLayout {
 
 typedef struct Search {
     /* The best layout for each number of ranks and each choice of tensor-, context- and pipeline-parallel sizes. The
-     * layouts are sorted by ranks, recomputation, ZeRO stage and percentage of bubble, all ascending. */
+     * layouts are sorted by ranks, recomputation, ZeRO stage and bubble percentage, all ascending. */
     FoundLayout found[SEARCH_MOST];
     int n;
     int64_t tries;       /* number of layouts whose rules and memory were checked */
@@ -27,6 +27,6 @@ typedef struct Search {
     bool stopped;        /* whether the search stopped after SEARCH_TRIES layouts to limit its time */
 } Search;
 
-/* Searches up to `node` tensor-parallel ranks, SEARCH_CONTEXT context-parallel ranks, and SEARCH_MICRO
- * samples per microbatch or the number that the options set. */
+/* Tries up to `node` tensor-parallel ranks, SEARCH_CONTEXT context-parallel ranks, and SEARCH_MICRO samples per
+ * microbatch or the number that the options set. */
 Search plan_search(const Config *, const Device *target, size_t available, int64_t node);

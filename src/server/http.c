@@ -319,7 +319,7 @@ static enum MHD_Result serve_state(Exchange *x) {
     return respond_state(x, counts.state, counts.engine.weights);
 }
 
-/* Sends a signal, and responds with the state after it. The connection has no timeout meanwhile, because a large model
+/* Sends a signal, and responds with the resulting state. The connection has no timeout meanwhile, because a large model
  * takes minutes to load. */
 static enum MHD_Result send_signal(Exchange *x, FleetSignal signal, const char *path) {
     MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);

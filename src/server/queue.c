@@ -17,7 +17,7 @@ enum { MAX_CHOICES = 1 << 20 }; /* maximum number of choices per ticket */
 
 struct Ticket {
     Queue *queue;
-    int64_t slot, n; /* choice i is the engine's request slot * MAX_CHOICES + i */
+    int64_t slot, n; /* choice i is the engine's request number slot * MAX_CHOICES + i */
     Request *requests;
     bool *ended; /* [n]: whether the connection has counted the choice as ended */
     int wake;    /* an eventfd that wakes the waiting connection */

@@ -33,10 +33,10 @@ struct TrainLog {
     int64_t all_steps, all_skipped; /* number of steps and skipped steps since the process started */
     LossSum accepted[MODEL_LOSSES]; /* sums of counts, such as accepted MTP predictions */
 
-    bool printed;        /* the first step of the process has been printed */
-    bool brief;          /* lines have the short format instead of Megatron-LM's */
-    bool live;           /* standard error is a terminal, which shows a status line */
-    bool status_shown;   /* the status line is visible */
+    bool printed;        /* whether the first step of the process has been printed */
+    bool brief;          /* whether lines have the short format instead of Megatron-LM's */
+    bool live;           /* whether standard error is a terminal, which shows a status line */
+    bool status_shown;   /* whether the status line is visible */
     int64_t status_time; /* clock_ns when the status line was written */
     Str text;
 };

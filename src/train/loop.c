@@ -30,7 +30,7 @@ typedef struct Session {
     int64_t start_ns;
     StopSignals *signals;
     int save_lock;  /* descriptor of the --save folder's lock, or -1 if there is none */
-    bool read_only; /* the session only checks files and writes none */
+    bool read_only; /* whether the session only checks files and writes none */
     bool opens;     /* whether the first rank opens the data */
     Data *data;     /* read-only once it is open */
     int stopped_by; /* the number of a signal, or 0 if there is none */
@@ -323,7 +323,7 @@ static Err check_finite(Loop *l, const StepReport *s) {
         (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
 }
 
-/* Copies n batches, which remain valid until the next step. A pipeline uses all of them at the same time. */
+/* Copies n batches, which remain valid until the next step. A pipeline uses all n batches at the same time. */
 static Err take_batches(Loop *l, int64_t n, Batch **out) {
     arena_reset(l->step);
     *out = arena_alloc(l->step, (size_t)n * sizeof **out);

@@ -357,7 +357,7 @@ void trainer_reduce(Trainer *r, StepReport *report) {
         r->scaler.scale;
 }
 
-/* Starts to copy the results of this rank to the host. The copy is complete after the next wait. */
+/* Starts copying the results of this rank to the host. The copy is complete after the next wait. */
 static void start_read(Trainer *r) {
     const Tensor *counters;
     double *to = r->results;

@@ -186,7 +186,7 @@ for line, more, not_named, status in ((GOOD, ["--json", "/dev/full"], reports[:1
 sweep([GOOD], "--sweep-dry-run", "--junit", reports[1])
 other = WORK / "notes"
 other.write_text("not a report")
-assert "is not a report of parity" in sweep([GOOD], "--junit", reports[1], "--html", other, expect=2)
+assert "is not a parity report" in sweep([GOOD], "--junit", reports[1], "--html", other, expect=2)
 assert other.read_text() == "not a report"
 assert not reports[0].exists() and not reports[1].exists()
 other.write_text("")  # as mktemp makes it
