@@ -1,6 +1,7 @@
 /* Measures generation with random parameters and prompts: the engine (infer/engine.h), for numbers of requests that
- * arrive together, and the HTTP server (server/http.h), for numbers of clients that wait for their answers. The roof of generation is the rate at which a rank reads memory, because each pass
- * reads all weights, and the keys and values of all requests. */
+ * arrive together, and the HTTP server (server/http.h), for numbers of clients that wait for their answers. The roof of
+ * generation is the rate at which a rank reads memory, because each pass reads all weights, and the keys and values of
+ * all requests. */
 #pragma once
 
 #include "bench/guard.h"

@@ -18,7 +18,7 @@ typedef struct Client {
     int fd;
     LoadRequest *at, *end; /* the current request, and the end of the client's requests */
     Str received, events;  /* events: the body, decoded from its chunks */
-    bool in_body, ended;   /* ended: the last event has arrived */
+    bool in_body, ended;   /* ended: whether the last event has arrived */
 } Client;
 
 Str load_post(const char *path, const Str *body) {

@@ -284,7 +284,7 @@ static void remove_guest(Meeting *m, int i, bool close_it) {
     m->guest[i] = m->guest[--m->guests];
 }
 
-/* Reads more of a guest's hello. Returns false if the guest was removed from the list. */
+/* Reads the next part of a guest's hello. Returns false if the guest was removed from the list. */
 static bool hear_guest(Meeting *m, int i) {
     Guest *g = &m->guest[i];
     const ssize_t got = recv(g->socket, (char *)&g->hello + g->have, sizeof g->hello - g->have, MSG_DONTWAIT);

@@ -120,8 +120,8 @@ static inline PageName page_name(const EngineLimits *l, const Request *r, const 
                       .salt = r->salt,
                       .n_salt = i ? 0 : r->n_salt};
 }
-/* Copies the requests' pages to host memory, restores them, or only frees the copies (kept_pages.c). The shape is that of
- * Engine.cache. */
+/* Copies the requests' pages to host memory, restores them, or only frees the copies (kept_pages.c). The shape is that
+ * of Engine.cache. */
 void kept_pages_save(Engine *, const CacheShape *);
 void kept_pages_restore(Engine *, const CacheShape *);
 void kept_pages_free(Engine *);

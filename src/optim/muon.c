@@ -74,7 +74,7 @@ static const double *coefficients(const Config *c, int64_t step) {
 
 /* ---- memory ---- */
 
-/* The buffers. Each has space for this rank's largest operand. The last three buffers have the type of the GEMM
+/* The buffers. Each buffer has space for this rank's largest operand. The last three buffers have the type of the GEMM
  * operands. */
 typedef enum Buffer { UPDATE, GATHERED, MATRIX, SUM, X, GRAM, POLYNOMIAL, BUFFERS } Buffer;
 

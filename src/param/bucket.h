@@ -23,8 +23,8 @@ struct Bucket {
     Group inner, outer;
     bool matrices;  /* the parameters have PARAM_MATRIX */
     bool apart;     /* the parameters have PARAM_APART */
-    bool fp8;       /* the values are in FLAT_FP8 */
-    bool quantized; /* the weights are quantized (quantized.h) */
+    bool fp8;       /* whether the values are in FLAT_FP8 */
+    bool quantized; /* whether the weights are quantized (quantized.h) */
     /* The mate's index, or -1 if there is none. If buckets end where units end, a unit's bucket of FP8 weights and its
      * bucket of other dense parameters are mates. */
     int mate;

@@ -114,7 +114,7 @@ typedef struct Param {
     /* The pipeline ranks that hold a copy, in ascending order. n_holders is 0 if the parameter is not tied.
      * All copies' gradients are summed. Norms and checkpoints use the first copy. */
     int *holders, n_holders;
-    /* `value` has the storage dtype, or is F8E4M3 or I8. value.grad is &main_grad, or NULL if the parameter is not trained.
+    /* `value` has the storage dtype, F8E4M3 or I8. value.grad is &main_grad, or NULL if the parameter is not trained.
      * `value`, `main_grad` and `master` have no data while the ranks shard them (sync.h). */
     Tensor value;
     /* F64 in the fp64 lane, otherwise F32, or BF16 (see DataParallel). The tensor's flags are ACCUM | MAIN_GRAD.

@@ -22,7 +22,7 @@ typedef struct Choice {
     json_t *logprobs;
     json_t *prompt_logprobs; /* only for a prompt's first choice; otherwise NULL */
     json_t *ids;             /* new tokens that answer_stream has not sent yet, or NULL */
-    /* [[first token, version], ...]: which weights computed the new tokens, as in Megatron-LM's policy_epoch; or NULL */
+    /* [[first token, version], ...]: which weights computed the tokens, as in Megatron-LM's policy_epoch, or NULL */
     json_t *epochs;
     int64_t epoch;  /* the last version in the list, or -1 */
     int64_t tokens; /* number of generated tokens, including the token that ends the text */

@@ -64,7 +64,7 @@ typedef struct Exchange {
     Ticket *ticket;
     Str unsent;  /* a stream's unsent text */
     size_t sent; /* number of bytes of `unsent` that have been sent */
-    bool ended;  /* `unsent` contains the end of the stream */
+    bool ended;  /* whether `unsent` contains the end of the stream */
 } Exchange;
 
 typedef enum MHD_Result Handler(Exchange *);
