@@ -29,7 +29,7 @@ typedef struct Curve {
     int64_t n_gaps, tokens;    /* tokens: number of tokens in all rounds */
     double *median[TIMES];     /* [rounds]: each round's medians, and the round's time */
     double *engine;            /* [rounds]: the time for the same requests without HTTP */
-    double *scheduler, *http;  /* [rounds]: shares of the time */
+    double *scheduler, *http;  /* [rounds]: their shares of the round's time */
 } Curve;
 
 /* A server and its clients, on rank 0. */

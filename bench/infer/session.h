@@ -30,7 +30,7 @@ typedef struct Session {
 Sampling session_sampling(const Session *);
 /* Returns limits with enough pages and tokens for `requests` requests at the same time. */
 EngineLimits session_limits(const Session *, int64_t requests);
-/* Writes the prompt with this number. Different numbers have different prompts. */
+/* Writes the prompt with this number. Different numbers result in different prompts. */
 void session_prompt(const Session *, int64_t number, int32_t *prompt);
 /* Returns {"name": "WHAT/LOADxPROMPT+NEW", "type", "of": n}. */
 json_t *session_row(const Session *, const char *what, const char *load, const char *of, int64_t n);

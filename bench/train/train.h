@@ -1,6 +1,6 @@
 /* Breaks down the time that a training step takes on one or more ranks. Trains on random tokens, first at full speed,
  * then with timing of every op. A step's time is the slowest rank's time. Op times, and the time that computation waits
- * for communication, are means over the ranks. The bubble is the part of the waiting that the pipeline's schedule
+ * for communication, are means over the ranks. The bubble is the part of the waiting time that the pipeline's schedule
  * implies if all passes have equal durations.
  *
  * The time outside ops is called "other" on the CPU (tape, loop) and "idle" on a GPU. This time and the times of the op

@@ -347,7 +347,7 @@ static void take_results(Engine *e, Tensor logits, EngineSink *sink, void *arg) 
     int64_t at = 0;
     for (const Share *s = e->share; s < e->share + e->n_shares; s++) {
         Live *live = s->live;
-        int64_t end = s->first + s->n; /* the end of the rows whose tokens are kept */
+        int64_t end = s->first + s->n; /* index after the last row whose token is kept */
         for (int64_t i = s->first; i < s->first + s->n; i++) {
             const bool prompt = reports(e, live, i);
             if (i < s->wanted && !prompt) continue;

@@ -43,8 +43,9 @@ bool fleet_interrupted(const Fleet *);
 /* Loads the parameters of the checkpoint in `path`. After an error, no parameter has changed. All ranks return the same
  * error. */
 typedef Err FleetLoad(void *arg, const char *path);
-/* Sets the function that each rank calls in the step that applies SIGNAL_WEIGHTS. If it succeeds, later tokens are
- * computed with the new parameters (EngineEvent.weights). All ranks must call fleet_on_weights before the signal. */
+/* Sets the function that each rank calls in the step that applies SIGNAL_WEIGHTS. If the function succeeds, later
+ * tokens are computed with the new parameters (EngineEvent.weights). All ranks must call fleet_on_weights before the
+ * signal. */
 void fleet_on_weights(Fleet *, FleetLoad *, void *arg);
 /* Returns the result of the last SIGNAL_WEIGHTS that a step has applied. */
 Err fleet_loaded(const Fleet *);

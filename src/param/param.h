@@ -237,7 +237,7 @@ void registry_zero(const Registry *, Tensor *x);
  * except that a sum of zeros can be -0 instead of +0. No norm, update or comparison depends on this sign. */
 void grads_mark_unwritten(Registry *);
 void grad_mark_unwritten(Param *);
-/* Fills main gradients that are still unwritten with zeros. Call this function before they are read. */
+/* Fills main gradients that are still unwritten with zeros. Call this function before the gradients are read. */
 void grads_zero_unwritten(Registry *);
 void grad_zero_unwritten(Registry *, Param *);
 /* Returns whether any main gradient is unwritten. Call grads_mark_written after a CUDA graph that wrote all main

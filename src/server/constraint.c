@@ -139,7 +139,8 @@ static Refusal build_call_of(GrammarBuilder *b, const ToolShape *shape, const js
     return SERVED;
 }
 
-/* Returns what follows a call: the end or, unless `again` is -1, further calls. `again` continues at the next call. */
+/* Returns what follows a call: the end or, unless `again` is -1, further calls. `again` is the node at which the next
+ * call begins. */
 static int32_t build_rest(GrammarBuilder *b, const Tokenizer *t, const ToolShape *shape, int32_t again) {
     int32_t ends = build_end(b);
     if (again >= 0 && !shape->between) {

@@ -62,7 +62,7 @@ static bool has_steps(const char *path) {
     return found;
 }
 
-/* Sets *torn to whether the last line has no newline, because a run was killed while it wrote the line. */
+/* Sets *torn to whether the last line lacks a newline, because a run was killed while writing it. */
 static Err ends_torn(int fd, const char *path, bool *torn) {
     char last = '\n';
     const off_t size = lseek(fd, 0, SEEK_END);

@@ -31,7 +31,7 @@ typedef enum MemoryPart {
 
 extern const char *const MEMORY_TITLES[MEMORY_PART_COUNT];
 
-/* The number of bytes that a rank will need. A dry run on the null device computes it. */
+/* The number of bytes that a rank will need. A dry run on the null device computes this number. */
 typedef struct MemoryPlan {
     size_t part[MEMORY_PART_COUNT]; /* the optimizer's part includes the master parameters */
     /* size of offloaded activations if all tokens are sent to one rank's experts */
