@@ -665,8 +665,7 @@ static const char *const GENERATION[][2] = {
      "--quantization int8 and --fp8-format hybrid both select the format of weights: remove one"},
     {"--load x --prompt a --lane exact --quantization fp8",
      "--quantization fp8 cannot be used with --lane exact, whose numbers are multiples of one power of two: "
-     "remove "
-     "either"},
+     "remove one of them"},
     {"--load x", "Generation needs --prompt, --prompts-file, --prompt-file or --interactive"},
     {"--load x --prompts-file a --prompt-file b",
      "--prompt, --prompts-file, --prompt-file and --interactive are mutually exclusive: keep one"},
