@@ -115,7 +115,7 @@ TEST(contradictions_are_found) {
         {"\"name\":\"shard_00000.bin\"", "\"name\":\"../shard_00000.bin\"", "is not a file of this folder"},
         {"\"name\":\"shard_00000.bin\"", "\"name\":\"shard_00001.bin\"", "shard_00001.bin"},
         {"\"bytes\":", "\"bytes\":1", "bytes instead of the 1"},
-        {"\"name\":\"embedding.word", "\"nome\":\"embedding.word", "has no name"},
+        {"\"name\":\"embedding.word", "\"nome\":\"embedding.word", "lacks a name"},
         {"\"global_shape\":[11,5]", "\"global_shape\":[12,5]", "is incomplete"},
         {"\"global_shape\":[11,5]", "\"global_shape\":[10,5]", "contradict"},
         {"\"global_shape\":[11,5]", "\"global_shape\":[4611686018427387904,4611686018427387904]",
