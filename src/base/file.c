@@ -1,5 +1,5 @@
-/* Call cycle with durable_file.c: file_write_atomic replaces a file through a Sink, and the Sink writes and renames
- * with functions in this file. */
+/* This file and durable_file.c call each other: file_write_atomic replaces a file through a Sink, and the Sink writes
+ * and renames with functions in this file. */
 #include "base/file.h"
 
 #include <errno.h>

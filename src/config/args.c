@@ -1,8 +1,8 @@
 /* The option parser. It finds the option that an argument or a line in a file names, finds where the option's values
  * end, and reports errors. Files are untrusted bytes, so the parser reads them by length, never as C strings.
  *
- * Call cycle with foreign.c: args.c calls foreign.c (other programs' options) and remarks.c (messages), and both report
- * problems through args.c. */
+ * This file and foreign.c call each other: args.c calls foreign.c (other programs' options) and remarks.c (messages),
+ * and both report problems through args.c. */
 #include "config/args.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* Call cycle with check.c: config_parse calls check.c, which reads the option rows in this file. */
+/* This file and check.c call each other: config_parse calls check.c, which reads the option rows in this file. */
 #include "config/config.h"
 
 #include <string.h>
