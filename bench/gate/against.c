@@ -1,4 +1,4 @@
-/* Compares this program with a second program, by running pairs of processes alternately. */
+/* Compares this program with a second one: runs the two in pairs, and alternates which of them is first. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -17,7 +17,7 @@
 
 enum { TURN_MS = 50, UNREAD_BYTES = 16 << 20, UNREAD_MS = 10000 };
 
-/* The times of requests, and the time of a round. */
+/* The times that are measured: three per request, and the duration of each round. */
 enum { TTFT, TPOT, LATENCY, OF_REQUESTS, SERVE = OF_REQUESTS, TIMES };
 static const char *const NAMES[TIMES] = {"ttft", "tpot", "latency", "serve"};
 

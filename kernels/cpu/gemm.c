@@ -73,7 +73,7 @@ enum {
     DOT_LANES = 64 / (int)sizeof(real),
     DOT_SUMS = 12, /* number of sums in a block; they fit into registers */
     DOT_COLUMNS = 4,
-    /* how many bytes ahead to prefetch: with several rows, a core issues its loads too late */
+    /* how many bytes ahead to prefetch, because with several rows, a core would issue its loads too late */
     DOT_AHEAD = 2048,
     DOT_ROWS = 3,
     DOT_UNIT = 16,    /* number of columns per unit of work */

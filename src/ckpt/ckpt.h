@@ -112,6 +112,6 @@ Err ckpt_verify(const Ckpt *);
  * the load, the caller must round values that are stored in 16 bits (registry_round_values). */
 Err ckpt_load(const Ckpt *, const Registry *, const CkptItem *, int n_items);
 /* Appends a line for each part: the XXH3-128 of its content (row-major, as one box), dtype, shape and name.
- * The last line is the hash of all lines. Equal content produces equal lines, regardless of how the content is
+ * The last line is the hash of the lines before it. Equal content produces equal lines, regardless of how the content is
  * sharded. */
 Err ckpt_digest(const Ckpt *, Str *out);

@@ -1,5 +1,5 @@
-/* Checks ranges (options.def) and rules (rules.def). Reports all violations as errors, and given options that have no
- * effect as notes. */
+/* Checks ranges (options.def) and rules (rules.def). Reports all violations as errors, and options that have no
+ * effect, although they were given, as notes. */
 #include "config/config.h"
 
 #include <ctype.h>

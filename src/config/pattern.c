@@ -14,7 +14,7 @@ enum { DEPTH = 16 };
 typedef struct Pattern {
     const char *at;
     bool *out;
-    int64_t length, n; /* number of entries written so far, and of the entire pattern */
+    int64_t length, n; /* length: entries written so far; n: entries in the entire pattern */
 } Pattern;
 
 static bool sum(Pattern *p, int depth);

@@ -36,8 +36,8 @@ EngineCounts fleet_counts(const Fleet *);
  * the folder from which SIGNAL_WEIGHTS loads; it is copied. Other signals ignore it. */
 Err fleet_signal(Fleet *, FleetSignal, const char *path);
 FleetState fleet_state(const Fleet *);
-/* Sets a function that returns whether this rank must end, for example because of a signal. Every half second, in a
- * step, rank 0 collects these results. fleet_interrupted is true on rank 0 once any rank must end. */
+/* Sets a function that returns whether this rank must end, for example because of a signal. As part of a
+ * step, rank 0 collects these results every half second. fleet_interrupted is true on rank 0 once any rank must end. */
 void fleet_on_interrupt(Fleet *, int (*poll)(void));
 bool fleet_interrupted(const Fleet *);
 /* Loads the parameters of the checkpoint in `path`. After an error, no parameter has changed. All ranks return the same

@@ -1,5 +1,5 @@
 /* Converts between two shardings over a group of ranks: by sequence in zigzag order (base/zigzag.h), and by
- * heads. The method is DeepSpeed-Ulysses (Jacobs et al., 2023), like Transformer Engine's
+ * heads. The method is DeepSpeed-Ulysses (Jacobs et al., 2023), as in Transformer Engine's
  * flash_attn_a2a_communicate. */
 #pragma once
 

@@ -10,10 +10,10 @@ enum { SLOTS = 2 }; /* one for the bucket in use, and one for the next bucket */
 
 typedef struct Piece {
     CommWork *work; /* NULL if the gather is complete or has not been started */
-    bool stale;     /* below stage 3: whether the gather has not been started since the last gather_publish */
-    void *slot;     /* used at stage 3 */
-    int64_t used;   /* the number of the gather_use call that last used it */
-    bool attends;   /* whether an attention op has run while this was the last used bucket */
+    bool stale;   /* below stage 3: whether the gather must still be started after the last gather_publish */
+    void *slot;   /* used at stage 3 */
+    int64_t used; /* the number of the gather_use call that last used it */
+    bool attends; /* whether an attention op has run while this was the last used bucket */
 } Piece;
 
 struct Gather {

@@ -84,7 +84,7 @@ static __device__ void multiply_keys(const Block<R, T> &b, const T *k, int64_t f
     }
 }
 
-/* Replaces products with exp(score - max), for keys [lo, hi) of a split. Each warp computes some heads. */
+/* Replaces products with exp(score - max), for keys [lo, hi) of a split. Each warp computes every WARPS-th head. */
 template <typename R, typename T>
 static __device__ void soften(const Block<R, T> &b, const Cells bias, int heads, int64_t first, int64_t lo,
                               int64_t hi, R *max, R *sum) {

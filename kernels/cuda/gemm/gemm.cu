@@ -480,7 +480,7 @@ void gemm_run(const Call *c, const Gemm *g) {
 
 /* Chooses the algorithm for the GEMM's plan or, if ends_elsewhere, for the plan of the GEMM with F32 sums. */
 static GemmPlan *choose(const Device *d, GemmState *s, const Gemm *g) {
-    const double large = 1e9; /* in FLOPs; the launch takes half of a smaller GEMM's time */
+    const double large = 1e9; /* in FLOPs; below this, the launch takes at least half of the time */
     GemmPlan *p = plan_of(s, g);
     if (p->chosen) return p;
     if (2.0 * (double)g->m * (double)g->n * (double)g->k > large &&
