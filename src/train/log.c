@@ -559,7 +559,7 @@ Err train_log_accuracy(TrainLog *log, const Trainer *r, int64_t epoch, const Acc
     return scalar_twice(log, r, "lm loss validation", all.loss);
 }
 
-Err train_log_progress(const Trainer *r, const char *event) {
+Err train_log_progress(const Trainer *r, const char *event, int64_t iteration, int64_t consumed_samples) {
     const Config *c = r->run.config;
     if (!c->log_progress || !c->save) return ERR_OK;
     ERR_RETURN(file_mkdirs(c->save));
@@ -567,8 +567,8 @@ Err train_log_progress(const Trainer *r, const char *event) {
     clock_stamp(stamp);
     char *line =
         mem_printf("%s\t%s\tIteration: %lld\tTokens (in billions): %.4f\tFLOPs so far: %.6e\n", stamp, event,
-                   (long long)r->iteration, 1e-9 * (double)(r->consumed_samples * c->seq_length),
-                   trainer_flops(r, r->consumed_samples));
+                   (long long)iteration, 1e-9 * (double)(consumed_samples * c->seq_length),
+                   trainer_flops(r, consumed_samples));
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     Err e = fd < 0 ? file_failed("open", path) : file_write_all(fd, path, line, strlen(line));
     if (fd >= 0 && close(fd) && !e.code) e = file_failed("close", path);

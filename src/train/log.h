@@ -38,5 +38,5 @@ typedef struct Accuracy {
 Err train_log_accuracy(TrainLog *, const Trainer *, int64_t epoch, const Accuracy *, int files);
 /* Clears the status line. Call this function before other lines are printed to a terminal. The log may be NULL. */
 void train_log_hide_status(TrainLog *);
-/* With --log-progress, appends a line to progress.txt in --save. */
-Err train_log_progress(const Trainer *, const char *event);
+/* With --log-progress, appends a line about a checkpoint to progress.txt in --save. */
+Err train_log_progress(const Trainer *, const char *event, int64_t iteration, int64_t consumed_samples);

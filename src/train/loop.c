@@ -48,7 +48,7 @@ typedef struct Loop {
     Timers timers;
     Arena *step;             /* the batches of a step */
     int64_t first_iteration; /* number of steps before this run */
-    int64_t saved_iteration;
+    int64_t saved_iteration, saved_samples;
     const char *exit_reason;
 } Loop;
 
@@ -268,13 +268,14 @@ static Err evaluate_files(Loop *l) {
 
 /* ---- checkpoints ---- */
 
-static Err tell_saved(Loop *l, int64_t iteration, const char *event) {
+/* Tells that the newest checkpoint is complete. In an asynchronous save, the run may be some steps further. */
+static Err tell_saved(Loop *l, const char *event) {
     if (!l->is_printer) return say(l, ERR_OK);
     train_log_hide_status(l->log);
-    printf("  successfully saved checkpoint at iteration %7lld to %s\n", (long long)iteration,
+    printf("  successfully saved checkpoint at iteration %7lld to %s\n", (long long)l->saved_iteration,
            l->config->save);
     fflush(stdout);
-    return say(l, train_log_progress(l->trainer, event));
+    return say(l, train_log_progress(l->trainer, event, l->saved_iteration, l->saved_samples));
 }
 
 /* Finishes the save in progress if its files have been written. If `wait`, waits for the files. */
@@ -284,7 +285,7 @@ static Err finish_save(Loop *l, bool wait) {
     timer_start(&l->timers, TIMER_SAVE);
     Err e = trainer_finish_save(l->trainer, wait, &iteration);
     timer_stop(&l->timers, TIMER_SAVE);
-    return e.code || iteration < 0 ? e : tell_saved(l, iteration, "Saved async checkpoint");
+    return e.code || iteration < 0 ? e : tell_saved(l, "Saved async checkpoint");
 }
 
 static Err save(Loop *l) {
@@ -295,8 +296,8 @@ static Err save(Loop *l) {
     Err e = trainer_save(r);
     timer_stop(&l->timers, TIMER_SAVE);
     if (e.code) return e;
-    l->saved_iteration = r->iteration;
-    if (!r->saving) return tell_saved(l, r->iteration, "Saved checkpoint");
+    l->saved_iteration = r->iteration, l->saved_samples = r->consumed_samples;
+    if (!r->saving) return tell_saved(l, "Saved checkpoint");
     train_log_hide_status(l->log);
     if (l->is_printer)
         printf("  scheduled an async checkpoint save at iteration %7lld to %s\n", (long long)r->iteration,

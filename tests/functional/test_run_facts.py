@@ -92,10 +92,22 @@ assert "training:" in said and "iteration" not in said, said
 log, save = WORK / "log.jsonl", WORK / "save"
 words = [*SPLIT, "80,20,0", "--eval-iters", 2, "--eval-interval", 4, "--train-iters", 8, "--lr-warmup-iters", 0,
          "--log-jsonl", log]
-pretrain(words, save, "--exit-interval", 6)
+said = pretrain(words, save, "--exit-interval", 6)
+STEP = r"\] iteration +(\d+)/ +8 \| consumed samples: +(\d+) \|.* global batch size: +8 \|"
+TOLD = [r"successfully saved checkpoint at iteration +(\d+) to", r"scheduled an async checkpoint save at iteration +(\d+) to",
+        r"successfully loaded checkpoint from \S+ at iteration (\d+)\n", r"exiting at iteration (\d+) because of --exit",
+        r" loss at iteration (\d+) on validation set"]
+told = lambda: [[int(n) for n in re.findall(text, said)] for text in TOLD]
+assert [(int(n), int(samples)) for n, samples in re.findall(STEP, said)] == [(n, 8 * n) for n in range(1, 7)], said
+assert told() == [[6], [], [], [6], [4]], said
 with open(log, "a") as file:
     file.write('{"itera')
-pretrain(words, save, "--load", save, "--seed", 1234)
+said = pretrain(words, save, "--load", save, "--seed", 1234, "--async-save", "--save-interval", 7, "--log-progress")
+assert [(int(n), int(samples)) for n, samples in re.findall(STEP, said)] == [(7, 56), (8, 64)], said
+assert told() == [[7, 8], [7, 8], [6], [], [8, 8]], said
+progress = re.findall(r"\tSaved async checkpoint\tIteration: (\d)\t.*\tFLOPs so far: (\S+)\n", (save / "progress.txt").read_text())
+(first, before), (last, after) = progress
+assert (first, last) == ("7", "8") and abs(float(before) / float(after) - 7 / 8) < 2e-6, progress
 lines = log.read_text().splitlines()
 assert lines.pop(8) == '{"itera', lines
 rows = [json.loads(line) for line in lines]

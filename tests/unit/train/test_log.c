@@ -487,16 +487,19 @@ TEST(times_are_means_at_log_lines) {
 
 TEST(progress_is_appended) {
     Logged l = logged("--log-progress --save %s/checkpoints --save-interval 5");
-    l.run.iteration = 7, l.run.consumed_samples = 28;
-    assert_ok(train_log_progress(&l.run, "Starting"));
-    assert_ok(train_log_progress(&l.run, "Saved checkpoint"));
-    char path[160];
+    l.run.iteration = 9, l.run.consumed_samples = 36; /* a later step than that of the checkpoint */
+    assert_ok(train_log_progress(&l.run, "Starting", 7, 28));
+    assert_ok(train_log_progress(&l.run, "Saved checkpoint", 8, 1234567890));
+    char path[160], want[160];
     snprintf(path, sizeof path, "%s/progress.txt", l.s->config.save);
     assert_ok(file_read(path, &l.out));
     char *lines[4];
     assert_int_equal(lines_of(l.out.s, lines, 4), 2);
     expect_match("\tStarting\tIteration: 7\tTokens", lines[0]);
-    expect_match("\tSaved checkpoint\tIteration: 7\t", lines[1]);
+    snprintf(want, sizeof want,
+             "\tSaved checkpoint\tIteration: 8\tTokens (in billions): %.4f\tFLOPs so far: %.6e",
+             1.23456789 * (double)l.s->config.seq_length, 1234567890 * trainer_flops(&l.run, 1));
+    assert_non_null(strstr(lines[1], want));
     logged_free(&l);
 }
 
