@@ -142,7 +142,7 @@ last = records(*RUN, "--load", WORK / "a", "--finetune", "--epochs", 1)[1]
 finetune(*RUN, "--save", WORK / "weights", "--no-save-optim")
 again = records(*LABELS[:2], *LABELS[4:], "--load", WORK / "weights", "--use-checkpoint-args", "--epochs", 0)[1]
 assert len(again) == 1 and again[0]["epoch"] == 0 and again[0]["total"] == 37, again
-assert "already at step 64" in finetune(*RUN, "--load", WORK / "a")
+assert "already at step 64 of 64: " in finetune(*RUN, "--load", WORK / "a")
 
 # A signal ends the run after the current step, which is saved. The exit status is that of a program ended by the
 # signal.
@@ -163,7 +163,8 @@ losses, evaluations, out = records(*MNLI, write("mnli-2.tsv", MNLI_LINES), *FROM
 assert "3 classes: contradiction, entailment, neutral" in out and (evaluations[0]["total"], len(losses)) == (48, 3), out
 assert "2 classes: 0, 1" in finetune(*QQP, *FROM, "--epochs", 1)
 megatron = isotron("finetune", *QQP, *FROM, "--epochs", 1, "--micro-batch-size", 8, "--lr", 1e-3)
-assert " >> |epoch: 1| overall: correct / total = " in megatron, megatron
+correct, percent = re.search(r" >> \|epoch: 1\| overall: correct / total = (\d+) / 24 = ([\d.]+) %", megatron).groups()
+assert abs(float(percent) - 100 * int(correct) / 24) <= 5e-5, megatron
 
 
 # Error messages about files name the file and the line.

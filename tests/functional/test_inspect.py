@@ -7,7 +7,7 @@ from harness import WORK, isotron, shards
 
 MODEL = """--num-layers 1 --hidden-size 8 --ffn-hidden-size 12 --num-attention-heads 2 --seq-length 4
   --max-position-embeddings 4 --micro-batch-size 1 --global-batch-size 1 --train-iters 1 --eval-iters 0
-  --lr 1e-3 --mock-data --tokenizer-type NullTokenizer --vocab-size 10 --save-interval 1""".split()
+  --lr 1e-3 --mock-data --tokenizer-type NullTokenizer --vocab-size 9999 --save-interval 1""".split()
 
 
 def dataset(code, letter, lengths, documents):
@@ -44,7 +44,7 @@ def check_checkpoint():
     for name, rows, columns in (("self_attention.linear_proj", h, h), ("mlp.linear_fc1", 12, h),
                                 ("mlp.linear_fc2", h, 12)):
         shapes |= {(f"{layer}.{name}.weight", "whole"): (rows, columns), (f"{layer}.{name}.bias", "whole"): (rows, 1)}
-    shapes |= {("embedding.word_embeddings.weight", "whole"): (10, h),
+    shapes |= {("embedding.word_embeddings.weight", "whole"): (9999, h),
                ("embedding.position_embeddings.weight", "whole"): (4, h)}
     wanted = {(name + kind, part): shape for (name, part), shape in shapes.items()
               for kind in ("", ".exp_avg", ".exp_avg_sq")}
@@ -58,7 +58,7 @@ def check_checkpoint():
     options = [line for line in lines if line.startswith("  ")]
     lines = lines[len(options):]
     assert {line.strip() for line in options} == {f"{MODEL[i][2:]} = {MODEL[i + 1]}"
-                                                  for i in (0, 2, 4, 6, 8, 10)} | {"vocab-size = 10"}, options
+                                                  for i in (0, 2, 4, 6, 8, 10)} | {"vocab-size = 9999"}, options
     found = {}
     for line in lines:
         _, dtype, first, rest = line.split(None, 3)

@@ -22,7 +22,7 @@ DONE, LANE = WORK / "straight-fp64", ["--lane", "fp64", "--load", WORK / "straig
 pretrain(data, WORK / "copy", *LANE)
 assert_same_bytes(DONE, WORK / "copy", 12, "no steps remain")
 said = pretrain(data, DONE, *LANE)
-assert "already at step 12" in said and "saved" not in said, said
+assert "already at step 12 of 12: " in said and "saved" not in said, said
 for step, replaces in (11, True), (12, False):
     said = pretrain(data, DONE, *LANE, "--ckpt-step", step)
     assert (f"note: checkpoints after step {step} in {DONE} are replaced" in said) == replaces, said

@@ -36,10 +36,19 @@ def documents(prefix=PREFIX, key="text"):
     return [text[ends[a]:ends[b]] for a, b in zip(starts, starts[1:])]
 
 
+def amount(n, noun):
+    return f"{n} {noun}" + "s" * (n != 1)
+
+
 def preprocess(*files, options=(), expect=0):
     said = isotron("preprocess", "--input", *files, "--output-prefix", PREFIX, "--overwrite", *TOKENIZER,
                    *options, expect=expect)
-    return said if expect else documents()
+    if expect: return said
+    index, tokens = (pathlib.Path(f"{PREFIX}_text_document.{end}").read_bytes() for end in ("idx", "bin"))
+    sequences, entries = struct.unpack_from("<QQ", index, 18)
+    counts = [amount(entries - 1, "document"), amount(sequences, "sequence"), amount(len(tokens) // 2, "token")]
+    assert "--json-keys" in options or f"{', '.join(counts)} in " in said, (counts, said)
+    return documents()
 
 
 def refuses(words, parts, stdin=None):
@@ -330,8 +339,17 @@ before = sorted(WORK.iterdir())
 said = isotron("preprocess", "--input", *files, "--output-prefix", PREFIX, *TOKENIZER, "--find-optimal-num-workers",
                "--workers-to-check", 1, 3, 2, 4, "--partitions", 2, "--max-documents", 100,
                "--performance-dir", "x", "--workers", 2)
-assert "3 is skipped" in said and "--performance-dir has no effect" in said and sorted(WORK.iterdir()) == before, said
+assert "--workers-to-check 3 is skipped: it is not a multiple of --partitions 2." in said, said
+assert "--performance-dir has no effect" in said and sorted(WORK.iterdir()) == before, said
 # the fastest first
-rates = {workers: float(rate) for workers, rate in re.findall(r"^\d\. (\d) workers: ([\d.]+) documents/s$", said, re.M)}
+rates = {workers: float(rate) for workers, rate in re.findall(r"^[12]\. (\d) workers: ([\d.]+) documents/s$", said, re.M)}
 assert rates.keys() == {"2", "4"} and [*rates.values()] == sorted(rates.values(), reverse=True), said
-assert f"number of workers is {[*rates][0]}." in said, said
+assert f"number of workers is {[*rates][0]}." in said and re.findall(r"^(\d)\.", said, re.M) == ["1", "2"], said
+# Two keys have as many sequences and tokens as their datasets. All documents are read before the first progress line.
+ids = sum(len(str(i)) for i in range(len(texts)))
+said = isotron("preprocess", "--input", *files, "--output-prefix", PREFIX, "--overwrite", *TOKENIZER, "--json-keys", "id",
+               "text", "--log-interval", 300)
+assert f"1001 documents of each key, {1001 + sum(map(bool, texts))} sequences, {ids + sum(map(len, texts))} tokens in " in said, said
+(docs, rate), = re.findall(r"^Processed 1001 documents \(([\d.]+) docs/s, ([\d.]+) MB/s\), time left 0 s$", said, re.M)
+size, docs, rate = sum(file.stat().st_size for file in files), float(docs), 1e6 * float(rate)
+assert abs(rate / docs - size / 1001) <= size / 1001 * (0.05 / docs + 5000 / rate) * 1.01, said  # both are rounded

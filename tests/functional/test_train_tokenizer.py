@@ -2,6 +2,7 @@
 """train-tokenizer computes the same vocabulary, merges and scores as Hugging Face's tokenizers for the same text,
 writes files that preprocess can read, and reports errors."""
 import json
+import re
 
 from harness import ROOT, WORK, isotron
 
@@ -10,11 +11,14 @@ made = WORK / "new/folder/tokenizer.json"
 words = ["train-tokenizer", "--input", TEXT, "--input-format", "text", "--output", made, "--vocab-size", 600,
          "--special-tokens", "<|endoftext|>", "<pad>"]
 said = isotron(*words)
-assert said.startswith("600 tokens of "), said
+assert re.match(r"600 tokens of \d{3,} different words in \d\d?\.\d s\n", said), said
 ours, theirs = json.loads(made.read_text()), json.loads((ROOT / "tests/data/tokenizer/trained.json").read_text())
 for part in theirs:
     if part != "decoder":  # options of offsets differ, and they have no effect here
         assert ours[part] == theirs[part], part
+
+said = isotron(*words[:7], "--vocab-size", 1300, "--special-tokens", "a<", "b<", "--overwrite")
+assert re.findall("^Made .*$", said, re.M) == ["Made 1258 of 1300 tokens"], said  # 256 bytes, 2 special, 1000 merges
 
 # Unigram: the library sums expected counts in random order, so rounding differs. Rounding decides whether its series
 # for digamma begins below or above 7, where it is discontinuous by 4e-11; a score is the difference of two values. The
@@ -35,9 +39,10 @@ assert [*ours_vocab.values()][3:] == sorted([*ours_vocab.values()][3:], reverse=
 lines = WORK / "lines.jsonl"
 lines.write_text('{"body": "ab"}\n\n{"body": "ab"}\n{"body": " ab"}\n')
 few = ["train-tokenizer", "--input", lines, "--json-key", "body", "--output", made, "--overwrite", "--vocab-size", 300]
-assert "note: no other pair occurs 2 times" in isotron(*few)
+said = isotron(*few)  # 256 bytes, one special token and one merge; the words are "ab" and " ab"
+assert re.match(r"258 tokens of 2 different words in \d\.\d s\nnote: no other pair occurs 2 times: ", said), said
 assert json.loads(made.read_text())["model"]["merges"] == [["a", "b"]]
-isotron(*few, "--pattern", "cl100k", "--min-frequency", 1)
+assert "note: no other pair occurs 1 times: " in isotron(*few, "--pattern", "cl100k", "--min-frequency", 1)
 assert json.loads(made.read_text())["model"]["merges"] == [["a", "b"], ["\u0120", "ab"]]
 assert " 3 tokens in " in isotron("preprocess", "--input", lines, "--json-keys", "body",
                                   "--output-prefix", WORK / "out", "--tokenizer-type", "HuggingFaceTokenizer",
