@@ -57,6 +57,7 @@ assert "verdict: differ, first at 'decoder.final_layernorm.weight' ('whole') [" 
 assert compare("one/iter_0000002", "other/iter_0000004", "--weights-only",
                "--bound", 100).startswith("verdict: within 100")
 said = isotron("compare", WORK / "one", WORK / "other", expect=1)
+assert all(f"{WORK / name}/iter_0000004: step 4\n" in said for name in ("one", "other")), said
 differ = sum(map(int, re.findall(r": (\d+) of \d+ tensors differ", said)))
 assert "option seed: 1234 and 5" in said and differ > 20, said
 assert said.count("\n  '") == 20 and f"... and {differ - 20} more tensors that differ\n" in said, said

@@ -123,4 +123,31 @@ for part, samples in {"training": 8 * 8, "validation": 6 * 8}.items():
 assert sum(facts["tokens"] for facts in head["data"].values()) == 2992, head
 assert all(abs(math.log(r["perplexity"]) - r["loss"]) < 1e-9 for r in rows if r.get("kind") == "validation")
 
+# A line prints the values of the step's record. The embedding of 512 tokens of width 48 is not trained. Chunks of up to
+# 5 tokens have 2 positions of the 2 samples of a microbatch.
+LINE = {"elapsed time per iteration (ms)": ("seconds", ".1f", 1000), "learning rate": ("learning_rate", ".6E", 1),
+        "lm loss": ("lm_loss", ".6E", 1), "loss scale": ("loss_scale", ".1f", 1), "grad norm": ("grad_norm", ".3f", 1),
+        "num zeros": ("num_zeros", ".0f", 1), "params norm": ("params_norm", ".3f", 1),
+        "max attention logit": ("max_attention_logit", ".3f", 1), "global batch size": ("batch_size", "5", 1),
+        "throughput per rank (TFLOP/s)": ("tflops", ".3g", 1), "tokens per second": ("tokens_per_second", ".0f", 1)}
+log.unlink()
+said = isotron(*BASE, *data, "--train-iters", 4, "--log-params-norm", "--log-num-zeros-in-grad", "--log-jsonl", log,
+               "--log-max-attention-logit", "--log-throughput", "--freeze-parameters", "embedding",
+               "--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "linear", "--cross-entropy-chunk-size", 5)
+assert "number of parameters: 76400, of which %d are trained\n" % (76400 - 512 * 48) in said, said
+assert "\nlogits: 16 chunks of at most 4 tokens\n" in said, said
+for row in (rows := records(log)):
+    line = re.search(rf"^.* iteration +{row['iteration']}/.*$", said, re.M)[0]
+    for text, (field, form, factor) in LINE.items():
+        assert f"| {text}: {row[field] * factor:{form}} |" in line, (text, row, line)
+assert len(rows) == 4, rows
+log.unlink()
+said = isotron(*BASE, *data, "--train-iters", 4, "--log-jsonl", log, "--log-format", "short")
+for row in (rows := records(log)):
+    line = re.search(rf"^step {row['iteration']}/4 \| .*$", said, re.M)[0]
+    parts = (f"loss {row['lm_loss']:.4f} | {row['tokens_per_second']:.0f} tokens/s | 0:00:0",
+             f" left | grad norm {row['grad_norm']:.3f} | lr {row['learning_rate']:.3g}")
+    assert all(part in line for part in parts), (parts, line)
+assert len(rows) == 4, rows
+
 print("the first lines say what the run is")
