@@ -165,6 +165,8 @@ assert "2 classes: 0, 1" in finetune(*QQP, *FROM, "--epochs", 1)
 megatron = isotron("finetune", *QQP, *FROM, "--epochs", 1, "--micro-batch-size", 8, "--lr", 1e-3)
 correct, percent = re.search(r" >> \|epoch: 1\| overall: correct / total = (\d+) / 24 = ([\d.]+) %", megatron).groups()
 assert abs(float(percent) - 100 * int(correct) / 24) <= 5e-5, megatron
+said = finetune(*QQP, *SIZES, *TOKENS, "--epochs", 1, "--seed", 7)
+assert "\n  no --pretrained-checkpoint: all weights are initialized from --seed 7\n" in said, said
 
 
 # Error messages about files name the file and the line.
