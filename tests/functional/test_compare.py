@@ -62,6 +62,10 @@ differ = sum(map(int, re.findall(r": (\d+) of \d+ tensors differ", said)))
 assert "option seed: 1234 and 5" in said and differ > 20, said
 assert said.count("\n  '") == 20 and f"... and {differ - 20} more tensors that differ\n" in said, said
 
+run("wide", "--hidden-size", 64, "--vocab-size", 600)
+said = isotron("compare", WORK / "one", WORK / "wide", "--only", "word_embeddings.weight", expect=1)
+assert re.search(r"^  'embedding.word_embeddings.weight' .*: shapes \[512, 48\] and \[600, 64\]$", said, re.M), said
+
 # Selected tensors or quantities are compared alone, even if others differ.
 said = isotron("compare", WORK / "one", WORK / "other", "--only", "layernorm.weight.exp_avg", expect=1)
 shown = re.findall(r"^  '(\S+)'", said, re.M)
