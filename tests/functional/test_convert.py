@@ -234,8 +234,8 @@ for name, source, rows, older in (("t5-copied", "t5-tied", "shared.weight", Fals
         del config["scale_decoder_outputs"]
         (folder / "config.json").write_text(json.dumps(config))
     convert("--from-hf", folder, "--check", DATA / source / "reference.safetensors", "--save", WORK / f"{name}-saved")
-    saved = isotron("inspect", "--checkpoint", WORK / f"{name}-saved")
-    assert ("output_layer.weight" in saved) == (rows == "lm_head.weight"), saved
+    content = isotron("inspect", "--checkpoint", WORK / f"{name}-saved")
+    assert ("output_layer.weight" in content) == (rows == "lm_head.weight"), content
 t5_good, edited = tensors.read(DATA / "t5-original/reference.safetensors"), WORK / "t5-edited"
 shutil.copytree(DATA / "t5-original", edited)
 text = (edited / "config.json").read_text()
