@@ -303,7 +303,8 @@ static void count_engine(Queue *q, Fleet *fleet) {
 static bool run_step(Queue *q, Fleet *fleet) {
     const bool worked = fleet_step(fleet, take_event, q);
     pthread_mutex_lock(&q->lock);
-    for (const TicketEvent *e = q->step.at; e < q->step.at + q->step.n; e++) {
+    for (int64_t i = 0; i < q->step.n; i++) {
+        const TicketEvent *e = &q->step.at[i];
         copy_event(&q->posted, &q->step, e, e->event.id);
         ticket_of(q, e)->pending++, q->counts.undelivered++;
     }
@@ -362,15 +363,15 @@ static Ticket *deliver(Queue *q, const TicketEvents *events, const TicketEvent *
 
 /* Delivers events, and unlocks the queue while it wakes connections, because they need the lock. */
 static void deliver_all(Queue *q, const TicketEvents *events) {
-    for (const TicketEvent *e = events->at; e < events->at + events->n; e++) {
-        Ticket *woken = deliver(q, events, e);
+    for (int64_t i = 0; i < events->n; i++) {
+        Ticket *woken = deliver(q, events, &events->at[i]);
         if (!woken) continue;
         pthread_mutex_unlock(&q->lock);
         wake(woken); /* the ticket still exists, because it has pending events */
         pthread_mutex_lock(&q->lock);
     }
-    for (const TicketEvent *e = events->at; e < events->at + events->n; e++) {
-        Ticket *ticket = ticket_of(q, e);
+    for (int64_t i = 0; i < events->n; i++) {
+        Ticket *ticket = ticket_of(q, &events->at[i]);
         ticket->pending--, q->counts.undelivered--;
         remove_unused(q, ticket);
     }
