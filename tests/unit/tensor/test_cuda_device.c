@@ -13,7 +13,10 @@
 
 static Device *open_rank(int rank) {
     Device *d;
+    const size_t room = gpu.room;
+    gpu.room = PAGE; /* an open device owns some memory */
     const Err e = device_open(&(DeviceSpec){.kind = DEVICE_CUDA, .rank = rank, .threads = 1}, &d);
+    gpu.room = room;
     if (e.code) fail_msg("%s", e.msg);
     return d;
 }
