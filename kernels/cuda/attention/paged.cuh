@@ -36,8 +36,7 @@ struct Range {
 
 /* The rotation of queries and new keys, and the rows that receive new keys and values. */
 struct NewRows {
-    const float *cos,
-        *sin; /* [positions, pairs]; NULL if queries are already rotated, and keys and values stored */
+    const float *cos, *sin; /* [positions, pairs]; cos is NULL if rows are already rotated and stored */
     int64_t positions;
     int pairs;
     bool interleaved;
@@ -51,5 +50,5 @@ struct NewRows {
 bool paged_has_tiles(const Call *);
 /* Returns the number of blocks that run if each block computes all splits. */
 int64_t paged_tile_blocks(const Call *, const Paged &);
-/* part: [tokens, heads, splits, e + 2], or NULL. With NewRows.cos, every token is a tile, and part is not NULL. */
+/* part: memory for e + 2 floats per token, head and split, or NULL. With NewRows.cos, every token is a tile, and part is not NULL. */
 void paged_run_tiles(const Call *, const Paged &, const NewRows &, float *part);

@@ -135,10 +135,11 @@ __device__ __forceinline__ void rotate_rows(const Paged &p, const NewRows &o, in
               together = GROUP_THREADS / each;
     const int64_t row = stores ? o.row[token] : 0;
     const bool there = at >= 0 && at < o.positions, turns = run < runs;
-    const float *const cos_row = o.cos + (there ? at * o.pairs : 0), *const sin_row =
-                                                                         o.sin + (cos_row - o.cos);
+    const int64_t angles = there ? at * o.pairs : 0;
     Run<float, 8> cos, sin;
-    if (turns) cos = ((const Run<float, 8> *)cos_row)[run], sin = ((const Run<float, 8> *)sin_row)[run];
+    if (turns)
+        cos = ((const Run<float, 8> *)(o.cos + angles))[run],
+        sin = ((const Run<float, 8> *)(o.sin + angles))[run];
     Unit *const key = (Unit *)((T *)o.pool[0] + row * p.k_row + blockIdx.y * p.k_group);
     Unit *const value = (Unit *)((T *)o.pool[1] + row * p.v_row + blockIdx.y * p.v_group);
     /* a run that is not rotated is one unit, `low` */
