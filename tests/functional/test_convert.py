@@ -219,8 +219,8 @@ for name, tied in ("t5-original", True), ("t5-v1_1", False), ("t5-tied", True):
     assert config.get("scale_decoder_outputs", tied) == (name == "t5-original"), config
     assert config["tie_word_embeddings"] == tied, config
     assert ("lm_head.weight" in tensors.read(back / "model.safetensors")) != tied, config
-# If the file has an output layer, it is used unless it is a copy of the embedding. Older versions of transformers declare
-# the embeddings of v1.1 untied.
+# If the file has an output layer, it is used unless it is a copy of the embedding. Older versions of transformers
+# declare the embeddings of v1.1 untied.
 for name, source, rows, older in (("t5-copied", "t5-tied", "shared.weight", False),
                                   ("t5-older-copied", "t5-tied", "shared.weight", True),
                                   ("t5-own", "t5-v1_1", "lm_head.weight", False),

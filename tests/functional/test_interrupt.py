@@ -51,7 +51,8 @@ interrupted("sigterm", signal.SIGTERM, 143, "--exit-signal-handler")
 
 folder = WORK / "interval"
 out = pretrain(data, folder, *LONG, "--exit-interval", 7)
-assert "exiting at iteration 7 because of --exit-interval\n" in out and [p.name for p in folder.glob("iter_*")] == ["iter_0000007"], out
+assert "exiting at iteration 7 because of --exit-interval\n" in out, out
+assert [path.name for path in folder.glob("iter_*")] == ["iter_0000007"], out
 
 # With a clock that runs 6000 times as fast, 60 minutes last 0.6 s of real time.
 begin, words = time.monotonic(), ["--exit-duration-in-mins", 60, "--train-iters", 10**6, "--lr-decay-iters", 10**6,

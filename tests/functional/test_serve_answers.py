@@ -159,7 +159,8 @@ def check_described(server, has_key, has_control):
         assert ("requestBody" in call) == (endpoint is not None), call
         if endpoint is None: continue
         body = call["requestBody"]["content"][JSON]["schema"]
-        rows = {row.field: row for row in ROWS if endpoint in row.endpoints and "replace it with" not in str(row.refused)}
+        rows = {row.field: row for row in ROWS
+                if endpoint in row.endpoints and "replace it with" not in str(row.refused)}
         assert body["properties"].keys() == rows.keys() and body["additionalProperties"] is False, (path,
             body["properties"].keys() ^ rows.keys())
         assert body.get("required", []) == [f for f, row in rows.items() if row.needed and path != TOKENIZE

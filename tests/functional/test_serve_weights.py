@@ -26,7 +26,8 @@ PROMPT = "The prefix of this prompt is longer than one page, so that a later req
 ASK = {"prompt": PROMPT, "max_tokens": 12, "temperature": 1.3, "seed": 4, "n": 2, "logprobs": 3}
 LONG = {"prompt": "Another prompt", "temperature": 1.3, "seed": 4, "ignore_eos": True, "return_token_ids": True}
 WRONG = [({"model_path": str(path)}, code, part) for path, code, part in (
-    (WORK / "missing", "not_loaded", "contains no checkpoint"), (other, "not_loaded", "; load a checkpoint of the same model"),
+    (WORK / "missing", "not_loaded", "contains no checkpoint"),
+    (other, "not_loaded", "; load a checkpoint of the same model"),
     (DAMAGED, "not_loaded", "is damaged: tensor"), (PIPED, "not_loaded", "is a FIFO"),
     (UNNAMED, "not_loaded", "rename it"))] + [
     ({}, None, "'model_path' must be"), ({"model_path": ""}, None, "'model_path' must be"),

@@ -342,14 +342,16 @@ said = isotron("preprocess", "--input", *files, "--output-prefix", PREFIX, *TOKE
 assert "--workers-to-check 3 is skipped: it is not a multiple of --partitions 2." in said, said
 assert "--performance-dir has no effect" in said and sorted(WORK.iterdir()) == before, said
 # the fastest first
-rates = {workers: float(rate) for workers, rate in re.findall(r"^[12]\. (\d) workers: ([\d.]+) documents/s$", said, re.M)}
+rates = {workers: float(rate)
+         for workers, rate in re.findall(r"^[12]\. (\d) workers: ([\d.]+) documents/s$", said, re.M)}
 assert rates.keys() == {"2", "4"} and [*rates.values()] == sorted(rates.values(), reverse=True), said
 assert f"number of workers is {[*rates][0]}." in said and re.findall(r"^(\d)\.", said, re.M) == ["1", "2"], said
 # Two keys have as many sequences and tokens as their datasets. All documents are read before the first progress line.
 ids = sum(len(str(i)) for i in range(len(texts)))
-said = isotron("preprocess", "--input", *files, "--output-prefix", PREFIX, "--overwrite", *TOKENIZER, "--json-keys", "id",
-               "text", "--log-interval", 300)
-assert f"1001 documents of each key, {1001 + sum(map(bool, texts))} sequences, {ids + sum(map(len, texts))} tokens in " in said, said
+said = isotron("preprocess", "--input", *files, "--output-prefix", PREFIX, "--overwrite", *TOKENIZER,
+               "--json-keys", "id", "text", "--log-interval", 300)
+sequences, tokens = 1001 + sum(map(bool, texts)), ids + sum(map(len, texts))
+assert f"1001 documents of each key, {sequences} sequences, {tokens} tokens in " in said, said
 (docs, rate), = re.findall(r"^Processed 1001 documents \(([\d.]+) docs/s, ([\d.]+) MB/s\), time left 0 s$", said, re.M)
 size, docs, rate = sum(file.stat().st_size for file in files), float(docs), 1e6 * float(rate)
 assert abs(rate / docs - size / 1001) <= size / 1001 * (0.05 / docs + 5000 / rate) * 1.01, said  # both are rounded

@@ -389,8 +389,8 @@ def files():
 
 
 def check_pipes(names):
-    """A file of a checkpoint, a data set, a tokenizer or a golden case must be a regular file. The program refuses a FIFO
-    or a device in its place, and does not wait for it. A pipe that only the user names is read."""
+    """A file of a checkpoint, a data set, a tokenizer or a golden case must be a regular file. The program refuses a
+    FIFO or a device in its place, and does not wait for it. A pipe that only the user names is read."""
     data, sources = ROOT / "tests/data", WORK / "sources"
     shutil.copytree(data / "hf/qwen3-moe-windows", sources / "hf")
     shutil.copytree(ROOT / "golden/gpt2-tiny", sources / "case")
@@ -408,8 +408,8 @@ def check_pipes(names):
     (sources / "messages").write_text('[{"role": "user", "content": "a"}]')
     hf = "tokenize --tokenizer-type HuggingFaceTokenizer --tokenizer-model {0}"
     commands = {
-        "saved": "generate --load {0} --prompt a --tokens-to-generate 1", "hf": "convert --from-hf {0} --save {work}/to",
-        "case": "parity {0}", **dict.fromkeys(["json", "bpe", "spm"], f"{hf} --messages {{work}}/sources/messages"),
+        "saved": "generate --load {0} --prompt a --tokens-to-generate 1",
+        "hf": "convert --from-hf {0} --save {work}/to", "case": "parity {0}", **dict.fromkeys(["json", "bpe", "spm"], f"{hf} --messages {{work}}/sources/messages"),
         "tiktoken": "tokenize --tokenizer-type TikTokenizer --tokenizer-model {0}/gpt2.tiktoken --input {lines}",
         "pairs": "merge --input {0} --output-prefix {work}/m"}
     unread = {sources / "hf/reference.safetensors", sources / "case/provenance.json"}
@@ -426,7 +426,8 @@ def check_pipes(names):
             path.unlink()
             path.write_bytes(content)
     print(f"{count} pipes and devices are refused")
-    for words in f"plan --config {WORK}/run.conf", f"{hf} --messages {sources}/messages".format(sources / "json", **names):
+    for words in (f"plan --config {WORK}/run.conf",
+                  f"{hf} --messages {sources}/messages".format(sources / "json", **names)):
         *words, path = words.split()
         piped = ["bash", "-c", '"${@:2}" <(cat "$1")', "", path, PROGRAM, *words]
         assert subprocess.run(piped, capture_output=True, text=True, check=True).stdout == isotron(*words, path)

@@ -97,7 +97,8 @@ log = elementwise(np.log, lambda x, y: 1 / x)
 tanh = elementwise(np.tanh, lambda x, y: 1 - y * y)
 sigmoid = elementwise(lambda x: 1 / (1 + np.exp(-x)), lambda x, y: y * (1 - y))
 relu = elementwise(lambda x: np.maximum(x, 0), lambda x, y: x > 0)
-cdf = elementwise(lambda x: 0.5 * (1 + erf(x / math.sqrt(2)).astype(float)), lambda x, y: np.exp(-x * x / 2) / math.sqrt(2 * math.pi))
+cdf = elementwise(lambda x: 0.5 * (1 + erf(x / math.sqrt(2)).astype(float)),
+                  lambda x, y: np.exp(-x * x / 2) / math.sqrt(2 * math.pi))
 
 
 def concatenate(parts, axis=-1):
