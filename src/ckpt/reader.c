@@ -116,11 +116,11 @@ static Err advise(Err e, const char *dir, int64_t damaged) {
     free(all);
     Err longer = e;
     if (found < 0)
-        snprintf(longer.msg, sizeof longer.msg, "%.800s; '%.100s' contains no other intact checkpoint", e.msg,
+        snprintf(longer.msg, sizeof longer.msg, "%.600s; '%.300s' contains no other intact checkpoint", e.msg,
                  dir);
     else
         snprintf(longer.msg, sizeof longer.msg,
-                 "%.800s; the newest other intact checkpoint is --ckpt-step %lld of '%.100s'", e.msg,
+                 "%.600s; the newest other intact checkpoint is --ckpt-step %lld of '%.300s'", e.msg,
                  (long long)found, dir);
     return longer;
 }

@@ -41,7 +41,9 @@ static Err take_from_file(json_t *tokens, const char *path, int64_t vocab_size, 
     json_text_numbers(&text);
     json_t *root = e.code ? NULL : json_loadb(text.s, text.len, JSON_REJECT_DUPLICATES, &where);
     if (!e.code && !json_is_object(root)) e = err_user("'%s' is not a JSON object; download it again", path);
-    if (!e.code) hf_tokens_take(tokens, root, quote(path).s, vocab_size, notes);
+    char *name = mem_printf("'%s'", path);
+    if (!e.code) hf_tokens_take(tokens, root, name, vocab_size, notes);
+    free(name);
     json_decref(root);
     str_free(&text);
     return e;
