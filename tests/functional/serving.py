@@ -11,6 +11,7 @@ from harness import *
 
 NAME, POSITIONS = "small é", 32
 COMPLETE, CHAT = "/v1/completions", "/v1/chat/completions"
+TIMEOUT_S = 60  # for a slow machine with a sanitizer
 STARTED = []
 atexit.register(lambda: [server.kill() for server in STARTED])
 
@@ -30,7 +31,7 @@ class Server:
 
     def request(self, method, path, body=None, headers=None):
         """Returns (status, headers, body)."""
-        connection = self.connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = self.connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
         connection.request(method, path, body if body is None or isinstance(body, (bytes, str)) else json.dumps(body),
                            self.headers if headers is None else headers)
         answer = connection.getresponse()
@@ -40,7 +41,7 @@ class Server:
 
     def keep(self):
         """Makes all requests use one connection from now on."""
-        self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
 
     def post(self, path, status=200, **body):
         """Sends a request, and returns the object of the answer."""
@@ -61,7 +62,7 @@ class Server:
     def send(self, path, **body):
         """Sends a request, and returns its socket."""
         text = json.dumps(body)
-        client = socket.create_connection(("127.0.0.1", self.port))
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_S)
         headers = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
         client.sendall(f"POST {path} HTTP/1.1\r\n{headers}Host: a\r\nContent-Length: {len(text)}\r\n\r\n"
                        f"{text}".encode())
@@ -95,11 +96,14 @@ class Server:
 
     def wait(self, **wanted):
         """Waits until metrics have these values."""
-        for _ in range(400):
-            have = self.metrics()
-            if all(have[name] == value for name, value in wanted.items()): return
-            time.sleep(0.025)
-        sys.exit(f"{wanted} are not reached: {have}")
+        poll(self.metrics, lambda have: all(have[name] == value for name, value in wanted.items()), wanted)
+
+    def wait_for_pass(self, passes):
+        poll(self.metrics, lambda have: have["num_passes_total"] >= passes, f"pass {passes}")
+
+    def wait_for_signal(self):
+        """Waits until the server has received SIGTERM."""
+        poll(lambda: self.request("GET", "/health")[0], lambda status: status == 503, "status 503")
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
@@ -108,12 +112,42 @@ class Server:
         pages = self.metrics()["kv_cache_pages"]
         self.wait(num_requests_running=0, num_requests_waiting=0, kv_cache_free_pages=pages)
 
-    def end(self, within=10):
+    def end(self, within=TIMEOUT_S):
         """Sends SIGTERM. The server must exit with status 0 in time. Returns what it has printed to stderr."""
         self.process.send_signal(signal.SIGTERM)
         out, err = self.process.communicate(timeout=within)
         assert self.process.returncode == 0, (self.process.returncode, out, err)
         return err
+
+
+def poll(look, reached, wanted):
+    """Waits until reached(look())."""
+    until = time.monotonic() + TIMEOUT_S
+    while not reached(have := look()):
+        assert time.monotonic() < until, f"{wanted} is not reached: {have}"
+        time.sleep(0.01)
+
+
+def receive(client, *wanted):
+    """Returns what a socket receives until all these texts have arrived. Without texts, receives until the connection
+    ends."""
+    text = b""
+    while not wanted or any(part not in text for part in wanted):
+        try:
+            more = client.recv(1 << 20)
+        except OSError as e:
+            sys.exit(f"{e}: a client has received only {text}")
+        if not more: break
+        text += more
+    assert all(part in text for part in wanted), f"the connection ended before {wanted}: {text}"
+    return text
+
+
+def received(client):
+    """The status, headers and body of the answer that a socket receives."""
+    answer = http.client.HTTPResponse(client)
+    answer.begin()
+    return answer.status, answer.headers, answer.read()
 
 
 def joined(events, choice=0, chat=False):

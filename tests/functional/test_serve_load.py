@@ -51,8 +51,7 @@ for stream in False, True:
     waiting = server.send(COMPLETE, **LONG, stream=stream)
     server.wait(num_requests_running=1, num_requests_waiting=1)
     if stream:  # a comment tells the client that its request still waits
-        text = b""
-        while b": waiting\n\n" not in text: text += waiting.recv(1000)
+        text = receive(waiting, b": waiting\n\n")
         assert b"data:" not in text, text
     status, headers, _ = server.request("POST", COMPLETE, LONG)
     assert status == 429 and headers["Retry-After"], (status, headers)
@@ -76,15 +75,11 @@ client = socket.create_connection(("127.0.0.1", server.port))
 bodies = [json.dumps({"prompt": "a", "max_tokens": n, "ignore_eos": True}) for n in range(1, 6)]
 client.sendall("".join(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n"
                        f"Content-Length: {len(body)}\r\n\r\n{body}" for body in bodies).encode())
-text = b""
-while text.count(b"total_tokens") < 5: text += client.recv(1000)
+text = receive(client, b'"completion_tokens":5')
 assert [int(n) for n in re.findall(rb'"completion_tokens":(\d)', text)] == [1, 2, 3, 4, 5], text
 client.close()
 server.idle()
-for _ in range(400):
-    if server.descriptors() == descriptors: break
-    time.sleep(0.025)
-assert server.descriptors() == descriptors, (server.descriptors(), descriptors)
+poll(server.descriptors, lambda n: n == descriptors, descriptors)
 
 # A signal: clients that read nothing or send nothing do not delay the end, and each request has an answer.
 silent = socket.create_connection(("127.0.0.1", server.port))
@@ -96,12 +91,12 @@ server.wait(num_requests_running=1)
 whole = server.send(COMPLETE, **LONG)
 server.wait(num_requests_waiting=1)
 server.process.send_signal(signal.SIGTERM)
-while server.request("GET", "/health")[0] == 200: time.sleep(0.01)
+server.wait_for_signal()
 assert server.request("POST", COMPLETE, LONG)[0] == 503
 assert whole.recv(12) == b"HTTP/1.1 503"
 out, err = server.process.communicate(timeout=20)
 assert server.process.returncode == 0, (out, err)
-text = b"".join(iter(lambda: streamed.recv(1 << 20), b""))
+text = receive(streamed)
 assert b'data: {"error":' in text[-600:] and b"data: [DONE]" in text[-30:], text[-600:]
 
 # Requests that take too long. The last one is in a pass that takes minutes; a signal does not wait for its end.
@@ -111,15 +106,14 @@ slow = socket.create_connection(("127.0.0.1", server.port))
 slow.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{{".encode())
 streamed = server.send(COMPLETE, **LONG, stream=True)
 assert server.post(COMPLETE, 504, **LONG)["error"]["code"] == "timeout"
-text = b""
-while b"data: [DONE]" not in text: text += streamed.recv(1 << 20)
+text = receive(streamed, b"data: [DONE]")
 assert b'"code":"timeout"' in text[-600:], text[-600:]
 slow.sendall(b" ")
 assert slow.recv(12) == b"HTTP/1.1 408"
 server.idle()
 whole = server.send(COMPLETE, prompt=[97] * 60000, max_tokens=1)
 server.wait(prompt_tokens_total=60002)
-server.end()
+server.end(within=10)
 assert whole.recv(12) in (b"HTTP/1.1 503", b"HTTP/1.1 504")
 
 told = isotron("serve", "--load", saved, "--inference-dynamic-batching-buffer-size-gb", 1e-5, expect=2)

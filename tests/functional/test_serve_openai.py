@@ -75,7 +75,7 @@ assert int(full.response.headers["Retry-After"]) > 0, full.response.headers
 streams[1].close()
 server.wait(num_requests_waiting=0)
 server.process.send_signal(signal.SIGTERM)
-while server.request("GET", "/health")[0] == 200: time.sleep(0.01)
+server.wait_for_signal()
 raises(openai.InternalServerError, lambda: complete(prompt="The", **draw), "the server is shutting down")
 streams[0].close()
 server.process.communicate(timeout=20)
