@@ -28,9 +28,11 @@ class Vocabulary:
             self.size = o.int("vocab-size")
             self.cls, self.sep, self.mask, self.continues = self.size - 3, self.size - 2, self.size - 1, set()
             self.sentinels = list(range(max(0, self.size - 103), self.size - 3))
+            self.bos, self.eos = self.cls, self.sep
             return
         lines = lines_of(o.text("vocab-file"))
         self.cls, self.sep, self.mask, self.pad = (lines.index(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]"))
+        self.bos, self.eos = (lines.index(o.text(name, usual)) for name, usual in (("bos", "[CLS]"), ("eos", "[SEP]")))
         self.continues = {i for i, line in enumerate(lines) if line.startswith("##")}
         extra = o.int("vocab-extra-ids", 100 if o.text("tokenizer-type") == "BertWordPieceCase" else 0)
         special = o.list("tokenizer-special-tokens")
@@ -165,7 +167,7 @@ class T5Samples(Sentences):
         """Returns encoder tokens, their number, decoder tokens, labels, and the number of labels."""
         sentences, target, random = self.text(i)
         ids, v, end = sum(sentences, [])[:target], self.words, 0
-        encoder, decoder = [], [v.cls]
+        encoder, decoder = [], [v.bos]
         for span, sentinel in zip(self.spans(ids, target, random, 10, True), v.sentinels):
             encoder += [*ids[end:span[0]], sentinel]
             decoder += [sentinel, *(ids[i] for i in span)]
@@ -173,7 +175,7 @@ class T5Samples(Sentences):
         encoder += ids[end:]
         length, longest = len(decoder), self.o.int("decoder-seq-length")
         return (padded(encoder, self.o.int("seq-length"), v.pad), len(encoder), padded(decoder, longest, v.pad),
-                padded([*decoder[1:], v.sep], longest, v.pad), length)
+                padded([*decoder[1:], v.eos], longest, v.pad), length)
 
 
 def open_bert(o, source, share, wanted):

@@ -49,6 +49,23 @@ class Run:
     text: str
 
 
+def write_pieces(folder, pieces, **named):
+    """Writes a Hugging Face tokenizer with the word pieces of a vocab.txt. `named` are tokens such as eos_token."""
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    files = {"tokenizer_config": named, "tokenizer": {
+        "added_tokens": [{"id": i, "content": p, **special} for i, p in enumerate(pieces) if p[0] == "[" and p != "["],
+        "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None,
+                       "lowercase": True},
+        "pre_tokenizer": {"type": "BertPreTokenizer"}, "decoder": None,
+        "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", pieces.index("[SEP]")],
+                           "cls": ["[CLS]", pieces.index("[CLS]")]},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                  "max_input_chars_per_word": 100, "vocab": {p: i for i, p in enumerate(pieces)}}}}
+    pathlib.Path(folder).mkdir()
+    for name, content in files.items():
+        pathlib.Path(f"{folder}/{name}.json").write_text(json.dumps(content))
+
+
 def write_datasets():
     """Writes datasets of sequences of 2 to 12 tokens, each ending with token 39, in documents of 0 to 5 sequences, and
     their vocabulary."""
@@ -61,6 +78,7 @@ def write_datasets():
     words = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(20)), *(f"##{i}" for i in range(15))]
     words.insert(9, "[PAD]")  # not 0, and inside texts too
     pathlib.Path("vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    write_pieces("pieces", words, bos_token="w3", eos_token="w5", pad_token="[PAD]")
 
 
 class Program:

@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 import draws
-from program import ARITHMETIC, U, Run, bits, compare, expect, joined
+from program import ARITHMETIC, U, Run, bits, compare, expect, joined, write_pieces
 from rows import same_scalars, scalars
 from table import CUT, FP8, ONE, STAGES, Row, check_read, legs, low_precision
 from task import TaskTrainer
@@ -55,24 +55,17 @@ def write_files():
         return ["\t".join(["header"] * columns), *map(line, range(n))]
 
     def questions(n):
-        return [json.dumps({"article": text(30), "questions": [text(4) + " _ ?", text(4)], "options": [[text(4) for _ in range(4)] for _ in range(2)],
+        return [json.dumps({"article": text(30), "questions": [text(4) + " _ ? _", text(4)], "options": [[text(4) for _ in range(4)] for _ in range(2)],
                             "answers": ["ABCD"[i] for i in rng.integers(0, 4, 2)]}) for _ in range(n)]
-    write("pieces.json", [json.dumps({
-        "added_tokens": [{"id": i, "content": p, "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-                         for i, p in enumerate(pieces) if p[0] == "[" and p != "["],
-        "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
-        "pre_tokenizer": {"type": "BertPreTokenizer"}, "decoder": None,
-        "post_processor": {"type": "BertProcessing"} | {name: [f"[{name.upper()}]", pieces.index(f"[{name.upper()}]")] for name in ("sep", "cls")},
-        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
-                  "vocab": {p: i for i, p in enumerate(pieces)}}})])
+    write_pieces("pieces", pieces, bos_token="[MASK]", eos_token="[UNK]")
     write("train.tsv", labelled(11, ["neg", "pos", "also"]))
     write("valid.tsv", labelled(7, ["neg", "pos", "also"]))
     write("more.tsv", labelled(5, ["pos", "also"]))
     write("mnli.tsv", table(9, 12, 8, ["neutral", "entailment", "contradiction"]))
     write("more-mnli.tsv", table(3, 11, 8, ["neutral", "entailment"]))
     write("qqp.tsv", table(9, 6, 3, ["0", "1"]))
-    write("race/b.txt", questions(2))
-    write("race/a.txt", questions(3))
+    for name, n in (("b", 2), ("c", 1), ("a", 3)):  # neither this order nor its reverse is that of the names
+        write(f"race/{name}.txt", questions(n))
     write("race/a.text", questions(1))
     write("race.txt", questions(3))
     write("other.tsv", labelled(9, ["x", "y", "z"]))
@@ -154,7 +147,8 @@ tuned("epochs seed", "--epochs 3 --seed 4294967294")
 tuned("task train_data valid_data", "--task MNLI --train-data mnli.tsv --valid-data mnli.tsv more-mnli.tsv")
 tuned("task keep_last epochs", "--task QQP --train-data qqp.tsv --valid-data qqp.tsv --keep-last --epochs 1")
 LONG = "--seq-length 40 --max-position-embeddings 40 "
-tuned("task lr_warmup_iters lr_decay_iters", "--task RACE --train-data race --valid-data race.txt race --hidden-dropout 0.1 --lr-warmup-iters 2"
+tuned("task classifier_dropout lr_warmup_iters lr_decay_iters", "--task RACE --train-data race --valid-data race.txt race --hidden-dropout 0.1"
+      " --classifier-dropout 0.3 --lr-warmup-iters 2"
       " --lr-decay-iters 5 --min-lr 1e-3 " + LONG)
 tuned("task keep_last", "--task RACE --train-data race.txt race/b.txt --valid-data race.txt --keep-last --batch-invariant-mode --hidden-dropout 0.1 " + LONG, layouts=(ONE, CUT, "--ranks 2"))
 tuned("keep_last", "--keep-last --hidden-dropout 0.2 --attention-dropout 0.1")
@@ -163,7 +157,7 @@ tuned("micro_batch_size", "--micro-batch-size 1", "global-batch-size", layouts=(
 
 # ---- tokenizers ----
 
-tuned("tokenizer_type tokenizer_model", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model pieces.json", "vocab-file")
+tuned("tokenizer_type tokenizer_model", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model pieces", "vocab-file")
 tuned("tokenizer_type vocab_extra_ids tokenizer_special_tokens", "--tokenizer-type BertWordPieceCase --vocab-extra-ids 3"
       " --tokenizer-special-tokens <a> <b>")
 tuned("vocab_size", "--vocab-size 29")
@@ -304,7 +298,7 @@ for words, new in (("", "classification_head"), ("--bert-no-binary-head", ("clas
 
 
 for fields, words, more in (
-        ("tokenizer_model", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model pieces.json", ["--tokenizer-hf-include-special-tokens"]),
+        ("tokenizer_model", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model pieces", ["--tokenizer-hf-include-special-tokens"]),
         ("vocab_file vocab_extra_ids tokenizer_special_tokens", "--tokenizer-type BertWordPieceCase --vocab-extra-ids 3"
          " --tokenizer-special-tokens <a> <b>", [])):
     @row(f"tokenizer_type use_checkpoint_args {fields}", words)
