@@ -444,7 +444,8 @@ static Choice *next_choice(const Answer *a, int64_t prompt) {
 static json_t *with_prompt(const Answer *a, int64_t choice) {
     const Str *fresh = &a->choices[choice].fresh;
     Str text = {0};
-    str_puts(&text, json_string_value(json_array_get(a->ask.texts, (size_t)choice)));
+    const json_t *prompt = json_array_get(a->ask.texts, (size_t)choice);
+    str_add(&text, json_string_value(prompt), json_string_length(prompt));
     str_add(&text, fresh->s, fresh->len);
     json_t *json = json_stringn(text.s, text.len);
     str_free(&text);

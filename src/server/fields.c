@@ -21,6 +21,7 @@ static const BodyField FIELDS_OF_BODIES[] = {
 #define BOOLEAN(name, endpoints)            {name, KIND_BOOLEAN, endpoints, 0, 0, NULL},
 #define STRING(name, endpoints)             {name, KIND_STRING, endpoints, 0, 0, NULL},
 #define SPECIAL(name, endpoints, ...)       {name, KIND_SPECIAL, endpoints, 0, 0, #__VA_ARGS__},
+#define TEXT(name, endpoints, ...)          {name, KIND_TEXT, endpoints, 0, 0, #__VA_ARGS__},
 #define IGNORED(name, endpoints)            {name, KIND_IGNORED, endpoints, 0, 0, NULL},
 #define ONLY(name, endpoints, ...)          {name, KIND_ONLY, endpoints, 0, 0, #__VA_ARGS__},
 #define RENAMED(name, endpoints, other)     {name, KIND_RENAMED, endpoints, 0, 0, other},
@@ -52,7 +53,7 @@ static Refusal check_only(const BodyField *f, const json_t *value) {
 static Refusal check_number(const BodyField *f, const json_t *value) {
     const double x = json_number_value(value);
     const char *kind = f->kind == KIND_INTEGER ? "an integer" : "a number";
-    if (f->kind == KIND_INTEGER ? json_is_integer(value) : json_is_number(value))
+    if (f->kind == KIND_INTEGER ? field_whole(value, &(int64_t){0}) : json_is_number(value))
         if (x <= f->high && (f->kind == KIND_POSITIVE ? x > f->low : x >= f->low)) return SERVED;
     if (f->kind == KIND_POSITIVE)
         return refuse(400, f->name, NULL, "'%s' must be %s above %.10g, and at most %.10g", f->name, kind,
@@ -61,7 +62,20 @@ static Refusal check_number(const BodyField *f, const json_t *value) {
     return refuse(400, f->name, NULL, "'%s' must be %s from %.10g to %.10g", f->name, kind, f->low, f->high);
 }
 
+/* Returns whether a text in the value contains a zero byte. Keys cannot contain it (jansson). */
+static bool has_zero(const json_t *value) {
+    const char *key;
+    json_t *one;
+    size_t i;
+    if (json_is_string(value)) return strlen(json_string_value(value)) != json_string_length(value);
+    json_array_foreach((json_t *)value, i, one) if (has_zero(one)) return true;
+    json_object_foreach((json_t *)value, key, one) if (has_zero(one)) return true;
+    return false;
+}
+
 static Refusal check_field(const BodyField *f, const json_t *value) {
+    if (f->kind != KIND_TEXT && f->kind != KIND_IGNORED && has_zero(value))
+        return refuse(400, f->name, NULL, "'%s' must not contain \\u0000", f->name);
     switch (f->kind) {
     case KIND_INTEGER:
     case KIND_NUMBER:
@@ -77,6 +91,7 @@ static Refusal check_field(const BodyField *f, const json_t *value) {
         return refuse(400, f->name, "unsupported", "'%s' is no longer used: replace it with '%s'", f->name,
                       f->text);
     case KIND_SPECIAL:
+    case KIND_TEXT:
     case KIND_IGNORED:
         break;
     }
@@ -93,9 +108,9 @@ Refusal fields_parse(Endpoint endpoint, const char *body, size_t n, json_t **out
     json_error_t error;
     const char *name;
     json_t *value;
-    *out = json_loadb(body, n, JSON_REJECT_DUPLICATES, &error);
+    *out = json_loadb(body, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!*out)
-        return refuse(400, NULL, NULL, "the body is not valid JSON: line %d, column %d: %s", error.line,
+        return refuse(400, NULL, NULL, "cannot read the body as JSON: line %d, column %d: %s", error.line,
                       error.column, error.text);
     if (!json_is_object(*out)) return refuse(400, NULL, NULL, "the body must be a JSON object");
     json_object_foreach(*out, name, value) {
@@ -108,9 +123,16 @@ Refusal fields_parse(Endpoint endpoint, const char *body, size_t n, json_t **out
     return SERVED;
 }
 
+bool field_whole(const json_t *value, int64_t *out) {
+    const double x = json_number_value(value);
+    const bool whole = json_is_real(value) && x == floor(x) && fabs(x) < 0x1p63;
+    if (whole || json_is_integer(value)) *out = whole ? (int64_t)x : json_integer_value(value);
+    return whole || json_is_integer(value);
+}
+
 int64_t field_integer(const json_t *body, const char *field, int64_t fallback) {
-    const json_t *value = json_object_get(body, field);
-    return json_is_integer(value) ? json_integer_value(value) : fallback;
+    int64_t value;
+    return field_whole(json_object_get(body, field), &value) ? value : fallback;
 }
 
 double field_number(const json_t *body, const char *field, double fallback) {

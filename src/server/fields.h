@@ -22,6 +22,7 @@ typedef enum FieldKind {
     KIND_BOOLEAN,
     KIND_STRING,
     KIND_SPECIAL,
+    KIND_TEXT,
     KIND_IGNORED,
     KIND_ONLY,
     KIND_RENAMED,
@@ -32,7 +33,7 @@ typedef struct BodyField {
     FieldKind kind;
     unsigned endpoints; /* a bit for each Endpoint */
     double low, high;
-    const char *text; /* SPECIAL: the JSON schema; ONLY: the value as JSON; RENAMED: the other field */
+    const char *text; /* SPECIAL, TEXT: the JSON schema; ONLY: the value as JSON; RENAMED: the other field */
 } BodyField;
 
 /* Returns the endpoint's field that follows `last`, or its first field if `last` is NULL. Returns NULL after the last
@@ -42,6 +43,8 @@ const BodyField *field_next(Endpoint, const BodyField *last);
  * The caller must release *out, even after a refusal. */
 Refusal fields_parse(Endpoint, const char *body, size_t n, json_t **out);
 Refusal field_wrong(const char *field, const char *expected);
+/* Returns whether a value is an integer, and sets *out. As in JSON Schema, 2.0 is an integer. */
+bool field_whole(const json_t *value, int64_t *out);
 /* Returns the value of a field, or the fallback if the body does not have the field. */
 int64_t field_integer(const json_t *body, const char *field, int64_t fallback);
 double field_number(const json_t *body, const char *field, double fallback);

@@ -57,10 +57,10 @@ typedef struct Exchange {
     struct MHD_Connection *connection;
     const char *method, *path;
     int64_t began;     /* time in ns (monotonic clock) */
-    const char *allow; /* the method that the path requires, if the request has a different method */
+    const char *allow; /* the methods that the path allows, if the request has a different method */
     Str body;
-    bool too_long;
-    Answer *answer; /* the answer to a text-generation request, or NULL */
+    Refusal refusal; /* why the headers or the body are refused */
+    Answer *answer;  /* the answer to a text-generation request, or NULL */
     Ticket *ticket;
     Str unsent;  /* a stream's unsent text */
     size_t sent; /* number of bytes of `unsent` that have been sent */
@@ -93,9 +93,13 @@ static enum MHD_Result respond_json(Exchange *x, int status, json_t *json) {
                    MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE));
 }
 
-/* Sends a refusal. Megatron-LM's client expects a different object. */
+/* Returns a refusal as JSON. Megatron-LM's client expects a different object. */
+static json_t *refusal_of(const Exchange *x, const Refusal *r) {
+    return strcmp(x->path, MEGATRON) ? refusal_json(r) : refusal_message(r);
+}
+
 static enum MHD_Result respond_refusal(Exchange *x, const Refusal *r) {
-    return respond_json(x, r->status, strcmp(x->path, MEGATRON) ? refusal_json(r) : refusal_message(r));
+    return respond_json(x, r->status, refusal_of(x, r));
 }
 
 /* ---- texts ---- */
@@ -359,69 +363,61 @@ static enum MHD_Result serve_weights(Exchange *x) {
 
 static Handler serve_openapi;
 
+#define ROUTE(method, path, handler, summary, ...)                                                           \
+    { {method, path, summary, __VA_ARGS__}, handler }
 static const struct Route {
     ApiPath api;
     Handler *handler;
-    bool control; /* exists only with --enable-control */
 } ROUTES[] = {
-    {{"/", "GET", "Returns a page for trying the server in a browser.", true, false, 0, NULL, PAGE_TYPE},
-     serve_page,
-     false},
-    {{"/v1/completions", "POST", "Continues prompts.", false, true, ENDPOINT_COMPLETIONS, "prompt", NULL},
-     serve_completions,
-     false},
-    {{"/v1/chat/completions", "POST", "Continues messages.", false, true, ENDPOINT_CHAT, "messages", NULL},
-     serve_chat,
-     false},
-    {{MEGATRON, "PUT", "Continues prompts like Megatron-LM's server.", false, true, ENDPOINT_MEGATRON,
-      "prompts", NULL},
-     serve_megatron,
-     false},
-    {{"/v1/models", "GET", "Returns the model's name.", false, false, 0, NULL, NULL}, serve_models, false},
-    {{"/tokenize", "POST", "Converts a text or messages to token ids.", false, true, ENDPOINT_TOKENIZE, NULL,
-      NULL},
-     serve_tokenize,
-     false},
-    {{"/detokenize", "POST", "Converts token ids to text.", false, true, ENDPOINT_DETOKENIZE, "tokens", NULL},
-     serve_detokenize,
-     false},
-    {{"/tokenizer_info", "GET", "Returns the special tokens.", false, false, 0, NULL, NULL},
-     serve_tokenizer_info,
-     false},
-    {{"/health", "GET", "Returns status 200, or 503 if the server is shutting down.", true, false, 0, NULL,
-      NULL},
-     serve_health,
-     false},
-    {{"/metrics", "GET", "Returns metrics for Prometheus.", true, false, 0, NULL, METRICS_TYPE},
-     serve_metrics,
-     false},
-    {{"/state", "GET", "Returns the engine's state.", false, false, 0, NULL, NULL}, serve_state, true},
-    {{"/pause", "POST", "Stops the model's passes.", false, false, 0, NULL, NULL}, serve_pause, true},
-    {{"/resume", "POST", "Continues after /pause.", false, false, 0, NULL, NULL}, serve_resume, true},
-    {{"/sleep", "POST", "Releases the KV cache of a paused engine.", false, false, 0, NULL, NULL},
-     serve_sleep,
-     true},
-    {{"/wake_up", "POST", "Allocates the KV cache again. The engine is then paused.", false, false, 0, NULL,
-      NULL},
-     serve_wake_up,
-     true},
-    {{"/update_weights_from_disk", "POST", "Loads another checkpoint's weights into a paused engine.", false,
-      true, ENDPOINT_WEIGHTS, "model_path", NULL},
-     serve_weights,
-     true},
-    {{"/openapi.json", "GET", "Describes the server.", true, false, 0, NULL, NULL}, serve_openapi, false},
+    ROUTE("GET", "/", serve_page, "Returns a page for trying the server in a browser.", .open = true,
+          .type = PAGE_TYPE),
+    ROUTE("POST", "/v1/completions", serve_completions, "Continues prompts.", .answer = "completion",
+          .refused = "404 429 500 503 504", .has_body = true, .endpoint = ENDPOINT_COMPLETIONS,
+          .required = "prompt"),
+    ROUTE("POST", "/v1/chat/completions", serve_chat, "Continues messages.", .answer = "chat_completion",
+          .refused = "404 429 500 503 504", .has_body = true, .endpoint = ENDPOINT_CHAT,
+          .required = "messages"),
+    ROUTE("PUT", MEGATRON, serve_megatron, "Continues prompts like Megatron-LM's server.",
+          .answer = "megatron", .refused = "429 500 503 504", .refusal = "message", .has_body = true,
+          .endpoint = ENDPOINT_MEGATRON, .required = "prompts"),
+    ROUTE("GET", "/v1/models", serve_models, "Returns the model's name.", .answer = "models"),
+    ROUTE("POST", "/tokenize", serve_tokenize, "Converts a text or messages to token ids.",
+          .answer = "tokens", .refused = "404", .has_body = true, .endpoint = ENDPOINT_TOKENIZE),
+    ROUTE("POST", "/detokenize", serve_detokenize, "Converts token ids to text.", .answer = "prompt",
+          .refused = "404", .has_body = true, .endpoint = ENDPOINT_DETOKENIZE, .required = "tokens"),
+    ROUTE("GET", "/tokenizer_info", serve_tokenizer_info, "Returns the special tokens.",
+          .answer = "tokenizer_info"),
+    ROUTE("GET", "/health", serve_health, "Returns status 200, or 503 if the server is shutting down.",
+          .answer = "health", .refused = "503", .refusal = "health", .open = true),
+    ROUTE("GET", "/metrics", serve_metrics, "Returns metrics for Prometheus.", .open = true,
+          .type = METRICS_TYPE),
+    ROUTE("GET", "/openapi.json", serve_openapi, "Describes the server.", .answer = "openapi", .open = true),
+    ROUTE("GET", "/state", serve_state, "Returns the engine's state.", .answer = "state", .control = true),
+    ROUTE("POST", "/pause", serve_pause, "Stops the model's passes.", .answer = "state", .refused = "409 503",
+          .control = true),
+    ROUTE("POST", "/resume", serve_resume, "Continues after /pause.", .answer = "state", .refused = "409 503",
+          .control = true),
+    ROUTE("POST", "/sleep", serve_sleep, "Releases the KV cache of a paused engine.", .answer = "state",
+          .refused = "409 503", .control = true),
+    ROUTE("POST", "/wake_up", serve_wake_up, "Allocates the KV cache again. The engine is then paused.",
+          .answer = "state", .refused = "409 503", .control = true),
+    ROUTE("POST", "/update_weights_from_disk", serve_weights,
+          "Loads another checkpoint's weights into a paused engine.", .answer = "state",
+          .refused = "409 500 503", .control = true, .has_body = true, .endpoint = ENDPOINT_WEIGHTS,
+          .required = "model_path"),
 };
 enum { N_ROUTES = sizeof ROUTES / sizeof *ROUTES };
 
 static enum MHD_Result serve_openapi(Exchange *x) {
+    const Served *served = x->http->served;
     json_t *paths = json_object();
     for (const struct Route *r = ROUTES; r < ROUTES + N_ROUTES; r++) {
         ApiPath path = r->api;
-        if (r->control && !x->http->options.control) continue;
+        if (path.control && !x->http->options.control) continue;
         path.open = path.open || !x->http->options.api_key;
         json_object_set_new(paths, path.path, openapi_path(&path));
     }
-    return respond_json(x, 200, openapi_document(paths));
+    return respond_json(x, 200, openapi_document(paths, served->name, served->vocab));
 }
 
 /* ---- requests ---- */
@@ -446,11 +442,11 @@ static enum MHD_Result dispatch(Exchange *x) {
                    MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     const struct Route *route = ROUTES;
     while (route < ROUTES + N_ROUTES && strcmp(unversioned(route->api.path), unversioned(x->path))) route++;
-    if (route < ROUTES + N_ROUTES && route->control && !x->http->options.control) route = ROUTES + N_ROUTES;
+    if (route < ROUTES + N_ROUTES && route->api.control && !x->http->options.control)
+        route = ROUTES + N_ROUTES;
     Refusal refusal = SERVED;
-    if (x->too_long)
-        refusal =
-            refuse(413, NULL, NULL, "the body is longer than %d MiB: send a shorter body", MAX_BODY >> 20);
+    if (x->refusal.status)
+        refusal = x->refusal;
     else if (route == ROUTES + N_ROUTES)
         refusal = refuse(404, NULL, NULL, "this server has no path %s", quote(x->path).s);
     else if (key && !route->api.open && !is_key(key, header))
@@ -458,22 +454,54 @@ static enum MHD_Result dispatch(Exchange *x) {
                          "the request needs the server's key: add the header \"Authorization: Bearer KEY\"");
     else if (strcmp(x->method, route->api.method) &&
              (strcmp(x->method, "HEAD") || strcmp(route->api.method, "GET")))
-        x->allow = route->api.method,
+        x->allow = strcmp(route->api.method, "GET") ? route->api.method : "GET, HEAD",
         refusal = refuse(405, NULL, NULL, "%s needs the method %s", route->api.path, route->api.method);
     return refusal.status ? respond_refusal(x, &refusal) : route->handler(x);
 }
 
-/* Returns whether the headers announce a body that is too long. */
-static bool announces_too_much(struct MHD_Connection *c) {
-    const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    return length && strtoull(length, NULL, 10) > MAX_BODY;
+static Refusal refuse_long(void) {
+    return refuse(413, NULL, NULL, "the body is longer than %d MiB: send a shorter body", MAX_BODY >> 20);
+}
+
+static enum MHD_Result count_framing(void *arg, enum MHD_ValueKind kind, const char *name,
+                                     const char *value) {
+    (void)kind, (void)value;
+    *(int *)arg += !strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) ||
+                   !strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING);
+    return MHD_YES;
+}
+
+/* Checks the headers that describe the body. A proxy could take another end of the body from several headers (request
+ * smuggling). */
+static Refusal check_headers(struct MHD_Connection *c) {
+    const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH),
+               *transfer = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING),
+               *coding = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_ENCODING);
+    int framing = 0;
+    MHD_get_connection_values(c, MHD_HEADER_KIND, count_framing, &framing);
+    if (framing > 1 || (transfer && strcasecmp(transfer, "chunked")))
+        return refuse(
+            400, NULL, NULL,
+            "it is not clear where the body ends: send one Content-Length, or the Transfer-Encoding "
+            "chunked");
+    if (coding && strcasecmp(coding, "identity"))
+        return refuse(415, NULL, NULL, "the body has the Content-Encoding %s: send it without",
+                      quote(coding).s);
+    return length && strtoull(length, NULL, 10) > MAX_BODY ? refuse_long() : SERVED;
 }
 
 /* Ends a request whose body arrives too slowly, because libmicrohttpd sends no answer before the end of a body. */
 static enum MHD_Result end_slow_body(Exchange *x) {
-    static const char ANSWER[] =
-        "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
-    send(socket_of(x), ANSWER, strlen(ANSWER), MSG_DONTWAIT | MSG_NOSIGNAL);
+    const Refusal refusal =
+        refuse(408, NULL, "timeout", "the body was not complete in time: send the request again");
+    json_t *json = refusal_of(x, &refusal);
+    char *text = json_dumps(json, JSON_COMPACT),
+         *answer = mem_printf("HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n"
+                              "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+                              strlen(text), text);
+    send(socket_of(x), answer, strlen(answer), MSG_DONTWAIT | MSG_NOSIGNAL);
+    free(answer), free(text);
+    json_decref(json);
     return MHD_NO;
 }
 
@@ -487,14 +515,14 @@ static enum MHD_Result receive(void *arg, struct MHD_Connection *connection, con
         *state = x = mem_zero(1, sizeof *x);
         *x = (Exchange){
             .http = arg, .connection = connection, .method = method, .path = path, .began = clock_ns()};
-        x->too_long = announces_too_much(connection);
-        return x->too_long ? dispatch(x) : MHD_YES;
+        x->refusal = check_headers(connection);
+        return x->refusal.status ? dispatch(x) : MHD_YES;
     }
     if (!*n) return dispatch(x);
     const int64_t until = x->began + BODY_S * INT64_C(1000000000);
     if (clock_ns() > (until < deadline(x) ? until : deadline(x))) return end_slow_body(x);
-    x->too_long = x->too_long || *n > MAX_BODY - x->body.len;
-    if (!x->too_long) str_add(&x->body, data, *n);
+    if (*n > MAX_BODY - x->body.len) x->refusal = refuse_long();
+    if (!x->refusal.status) str_add(&x->body, data, *n);
     *n = 0;
     return MHD_YES;
 }
@@ -509,6 +537,12 @@ static void complete(void *arg, struct MHD_Connection *connection, void **state,
     str_free(&x->body), str_free(&x->unsent);
     free(x);
     *state = NULL;
+}
+
+/* Decodes %-sequences in place, except those of zero bytes, which would end the path. Returns the length. */
+static size_t unescape(void *arg, struct MHD_Connection *connection, char *s) {
+    (void)arg, (void)connection;
+    return strstr(s, "%00") ? strlen(s) : MHD_http_unescape(s);
 }
 
 /* ---- the server ---- */
@@ -542,11 +576,11 @@ Err http_start(const HttpOptions *options, const Served *served, Queue *queue, H
     http->options = *options, http->served = served, http->queue = queue;
     const unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL |
                            (address->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0u);
-    http->daemon = MHD_start_daemon(flags, (uint16_t)options->port, NULL, NULL, receive, http,
-                                    MHD_OPTION_SOCK_ADDR, address->ai_addr, MHD_OPTION_NOTIFY_COMPLETED,
-                                    complete, NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
-                                    MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
-                                    MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
+    http->daemon = MHD_start_daemon(
+        flags, (uint16_t)options->port, NULL, NULL, receive, http, MHD_OPTION_SOCK_ADDR, address->ai_addr,
+        MHD_OPTION_NOTIFY_COMPLETED, complete, NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u,
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_END);
     const int why = errno;
     freeaddrinfo(address);
     if (!http->daemon) {

@@ -13,10 +13,12 @@ enum { MAX_PROMPTS = 1024, MAX_STOPS = 64, MAX_STOP_BYTES = 1024, MAX_BAD_WORDS 
 
 Refusal request_parse(const Served *served, Endpoint endpoint, const char *body, size_t n, json_t **out) {
     REFUSE_UNLESS_SERVED(fields_parse(endpoint, body, n, out));
-    const char *model = json_string_value(json_object_get(*out, "model"));
-    if (model && strcmp(model, served->name))
+    const json_t *model = json_object_get(*out, "model");
+    if (!model || json_is_null(model)) return SERVED;
+    if (!json_is_string(model)) return field_wrong("model", "a string");
+    if (strcmp(json_string_value(model), served->name))
         return refuse(404, "model", "model_not_found", "there is no model %s; this server has '%s'",
-                      quote(model).s, served->name);
+                      quote(json_string_value(model)).s, served->name);
     return SERVED;
 }
 
@@ -27,12 +29,12 @@ Refusal request_ids(const Served *served, const char *field, const json_t *list,
     if (!json_is_array(list)) return field_wrong(field, "a list of token ids");
     out->at = mem_alloc((n + 1) * sizeof *out->at);
     for (size_t i = 0; i < n; i++) {
-        const json_t *id = json_array_get(list, i);
-        if (!json_is_integer(id)) return field_wrong(field, "a list of token ids");
-        if (json_integer_value(id) < 0 || json_integer_value(id) >= served->vocab)
+        int64_t id;
+        if (!field_whole(json_array_get(list, i), &id)) return field_wrong(field, "a list of token ids");
+        if (id < 0 || id >= served->vocab)
             return refuse(400, field, NULL, "token %" PRId64 " of '%s' is outside the vocabulary of %" PRId64,
-                          (int64_t)json_integer_value(id), field, served->vocab);
-        out->at[out->n++] = (int32_t)json_integer_value(id);
+                          id, field, served->vocab);
+        out->at[out->n++] = (int32_t)id;
     }
     return SERVED;
 }
@@ -67,7 +69,8 @@ static Refusal read_prompts(const Served *served, const json_t *body, const json
                             int64_t *n) {
     const json_t *first = json_array_get(prompt, 0), *one;
     size_t i;
-    if (!json_is_array(prompt) || json_is_integer(first)) return read_prompt(served, body, prompt, out, n);
+    if (!json_is_array(prompt) || field_whole(first, &(int64_t){0}))
+        return read_prompt(served, body, prompt, out, n);
     if (!first) return refuse(400, "prompt", NULL, "'prompt' is an empty list: add a prompt");
     if (json_array_size(prompt) > MAX_PROMPTS)
         return refuse(400, "prompt", NULL,
@@ -101,7 +104,8 @@ static Refusal join_content(json_t *message) {
                 "supported",
                 i + 1);
         }
-        str_printf(&text, "%s%s", i ? "\n" : "", json_string_value(one));
+        if (i) str_puts(&text, "\n");
+        str_add(&text, json_string_value(one), json_string_length(one));
     }
     json_object_set_new(message, "content", json_stringn(text.s ? text.s : "", text.len));
     str_free(&text);
@@ -162,16 +166,24 @@ static Refusal check_tools(const json_t *tools) {
     return SERVED;
 }
 
+/* The fields that chat_request reads. The first field is required; tools are the last. */
+static const char *const CHAT_FIELDS[] = {"messages",
+                                          "chat_template",
+                                          "chat_template_kwargs",
+                                          "add_generation_prompt",
+                                          "documents",
+                                          "continue_final_message",
+                                          "tools"};
+enum { N_CHAT_FIELDS = sizeof CHAT_FIELDS / sizeof *CHAT_FIELDS };
+
 /* Copies to *out the part of the body that chat_request reads. If tools must not be called, omits them, so that the
  * template does not list them. */
 static Refusal chat_body(const json_t *body, json_t *out) {
-    static const char *const KEYS[] = {"messages",  "chat_template",          "chat_template_kwargs",
-                                       "documents", "continue_final_message", "tools"};
     json_t *message;
     size_t i;
-    for (size_t k = 0; k < sizeof KEYS / sizeof *KEYS - is_choice(body, "none"); k++) {
-        json_t *value = json_object_get(body, KEYS[k]);
-        if (value && !json_is_null(value)) json_object_set_new(out, KEYS[k], json_deep_copy(value));
+    for (int k = 0; k < N_CHAT_FIELDS - is_choice(body, "none"); k++) {
+        json_t *value = json_object_get(body, CHAT_FIELDS[k]);
+        if (value && !json_is_null(value)) json_object_set_new(out, CHAT_FIELDS[k], json_deep_copy(value));
     }
     REFUSE_UNLESS_SERVED(check_tools(json_object_get(body, "tools")));
     const json_t *begins = json_object_get(body, "add_generation_prompt");
@@ -255,8 +267,13 @@ Refusal request_prompts(const Served *served, const json_t *body, TokenList **ou
     if (json_is_null(messages)) messages = NULL;
     if (messages && prompt)
         return refuse(400, "messages", NULL, "a request has 'prompt' or 'messages', not both");
+    if (messages && field_truth(body, "add_special_tokens"))
+        return refuse(400, "add_special_tokens", NULL, "'add_special_tokens' needs 'prompt': remove it");
     if (messages) return read_messages(served, body, out, n);
     if (!prompt) return refuse(400, "prompt", NULL, "the request has no 'prompt'");
+    for (int i = 1; i < N_CHAT_FIELDS; i++)
+        if (json_object_get(body, CHAT_FIELDS[i]) && !json_is_null(json_object_get(body, CHAT_FIELDS[i])))
+            return refuse(400, CHAT_FIELDS[i], NULL, "'%s' needs 'messages': remove it", CHAT_FIELDS[i]);
     return read_prompts(served, body, prompt, out, n);
 }
 
@@ -403,7 +420,7 @@ static Refusal read_sampling(const Served *served, Ask *a, const json_t *body) {
                              .presence = field_number(body, "presence_penalty", 0),
                              .frequency = field_number(body, "frequency_penalty", 0),
                              .repetition = field_number(body, "repetition_penalty", 0)};
-    a->seeded = json_is_integer(json_object_get(body, "seed"));
+    a->seeded = json_is_number(json_object_get(body, "seed"));
     a->seed = (uint64_t)field_integer(body, "seed", 0);
     REFUSE_UNLESS_SERVED(read_bias(served, body, &a->sampling));
     REFUSE_UNLESS_SERVED(read_allowed(served, body, &a->sampling));
@@ -515,7 +532,6 @@ static Refusal ask_openai(const Served *served, Endpoint endpoint, const json_t 
     out->likeliest = smaller(out->likeliest, served->vocab);
     out->prompt_likeliest = smaller(out->prompt_likeliest, served->vocab);
     REFUSE_UNLESS_SERVED(read_numbers_of_choices(out, body));
-    if (!out->max_tokens && endpoint == ENDPOINT_CHAT) return field_wrong("max_tokens", "at least 1");
     if (!out->max_tokens && !out->echo)
         return refuse(400, "max_tokens", NULL, "'max_tokens' 0 needs 'echo': the answer would have no text");
     REFUSE_UNLESS_SERVED(read_stops(out, body));
@@ -577,7 +593,7 @@ static Refusal ask_megatron(const Served *served, const json_t *body, Ask *out) 
                  .sampling = {.temperature = field_number(body, "temperature", 1),
                               .top_k = field_integer(body, "top_k", 0),
                               .top_p = field_number(body, "top_p", 0)},
-                 .seeded = json_is_integer(json_object_get(body, "random_seed")),
+                 .seeded = json_is_number(json_object_get(body, "random_seed")),
                  .seed = (uint64_t)field_integer(body, "random_seed", 0),
                  .logprobs = field_truth(body, "logprobs"),
                  .prompt_likeliest = -1};
@@ -586,7 +602,7 @@ static Refusal ask_megatron(const Served *served, const json_t *body, Ask *out) 
     if (!out->max_tokens && !out->logprobs)
         return refuse(400, "tokens_to_generate", NULL,
                       "'tokens_to_generate' 0 needs 'logprobs': set it to true");
-    json_t *ends = json_is_integer(stop) ? json_pack("[O]", stop) : NULL;
+    json_t *ends = json_is_number(stop) ? json_pack("[O]", stop) : NULL;
     const Refusal refusal = read_ends(served, out, "stop_token", ends, false);
     json_decref(ends);
     REFUSE_UNLESS_SERVED(refusal);

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "server/fields.h"
 
 enum {
     DEEPEST = 64,       /* maximum number of nested schemas */
@@ -284,9 +285,8 @@ static Refusal build_object(Compiler *c, const json_t *schema, int32_t next, int
 static Refusal read_count(const Compiler *c, const json_t *schema, const char *keyword, int64_t *out) {
     const json_t *count = json_object_get(schema, keyword);
     if (!count) return SERVED;
-    if (!json_is_integer(count) || json_integer_value(count) < 0 || json_integer_value(count) > MOST_NODES)
+    if (!field_whole(count, out) || *out < 0 || *out > MOST_NODES)
         return wrong(c, keyword, "an integer from 0 to 65536");
-    *out = json_integer_value(count);
     return SERVED;
 }
 

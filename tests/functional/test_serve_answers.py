@@ -21,6 +21,10 @@ ROUTES = {"/": ("GET", True, False, "text/html; charset=utf-8"), COMPLETE: ("POS
           "/metrics": ("GET", True, False, "text/plain; version=0.0.4"), "/openapi.json": ("GET", True, False, JSON),
           "/state": ("GET", False, True, JSON), **{path: ("POST", False, True, JSON) for path in (
               "/pause", "/resume", "/sleep", "/wake_up", UPDATE)}}
+# The statuses of refusals. Each path that needs a key also has 401, and each one without GET has 400, 408, 413 and 415.
+STATUSES = {COMPLETE: {404, 429, 500, 503, 504}, CHAT: {404, 429, 500, 503, 504}, API: {429, 500, 503, 504},
+            TOKENIZE: {404}, DETOKENIZE: {404}, "/health": {503}, UPDATE: {409, 500, 503},
+            **{path: {409, 503} for path in ("/pause", "/resume", "/sleep", "/wake_up")}}
 METRICS = {
     "num_requests_running": ("gauge", "Number of requests that are running."),
     "num_requests_waiting": ("gauge", "Number of requests that wait until others end."),
@@ -98,12 +102,13 @@ for path, (method, is_open, _, kind) in ROUTES.items():
         assert told["WWW-Authenticate"] == "Bearer" and told["Content-Type"] == JSON, told
 server.headers = {"Authorization": f"bearer {KEY}"}
 for path, (method, _, _, kind) in ROUTES.items():
-    for wrong in {"GET", "POST", "PUT", "DELETE", *(["HEAD"] if method != "GET" else [])} - {method}:
+    for wrong in {"GET", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "get", "FOO",
+                  *(["HEAD"] if method != "GET" else [])} - {method}:
         for other in path, path.removeprefix("/v1"), path if path.startswith("/v1") or path == "/" else "/v1" + path:
             got, headers, text = server.request(wrong, other)
             told = {"message": f"{path} needs the method {method}"}
             if other != API: told = {"error": {**told, "type": "invalid_request_error", "param": None, "code": None}}
-            assert (got, headers["Allow"]) == (405, method), (path, wrong, got, headers)
+            assert (got, headers["Allow"]) == (405, "GET, HEAD" if method == "GET" else method), (path, wrong, headers)
             assert json.loads(text or "{}") == ({} if wrong == "HEAD" else told), (path, text)
     SEEN.add((405, None))
     if method == "GET":
@@ -112,8 +117,10 @@ for path, (method, _, _, kind) in ROUTES.items():
             assert (got, headers["Content-Type"], asked == "HEAD") == (200, kind, not text), (path, got, headers)
     if path == "/":
         assert headers["Content-Security-Policy"].startswith("default-src 'none'; "), headers
-for path in "/other", "/v1/other", "/v2/models", "/v1", "//state": failed(
+for path in "/other", "/v1/other", "/v2/models", "/v1", "//state", "/health/", "/health%00x", "/Health", "*": failed(
         server, "GET", path, 404, "not_found_error", None, f"this server has no path '{path}'")
+for path in "/he%61lth", "/health?a=b&c", "/v1/health":
+    assert server.request("GET", path)[0] == 200, path
 
 
 def get(path, server=server): return json.loads(server.request("GET", path)[2])
@@ -141,13 +148,28 @@ def check_described(server, has_key, has_control):
         r in wanted.items()}
     assert told["info"] == {"title": "isotron serve",
         "version": isotron("version").split()[1]} and told["openapi"] == "3.1.0", told["info"]
-    assert told["components"] == {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}, told["components"]
+    components = told["components"]
+    assert components["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}, components
+    used = {*re.findall('"#/components/schemas/([^"]+)"', json.dumps(told))}
+    assert used | {"state"} == components["schemas"].keys(), used ^ components["schemas"].keys()
+    assert components["schemas"]["model"] == {"type": "string", "const": NAME}, components
+    assert components["schemas"]["token"] == {"type": "integer", "minimum": 0, "maximum": model.VOCAB - 1}, components
     for path, (method, is_open, _, kind) in wanted.items():
         call = told["paths"][path][method.lower()]
         assert call.get("security") == ([{"key": []}] if has_key and not is_open
             else None) and call["summary"].endswith("."), call
-        answers = call["responses"]["200"]["content"]
+        responses = {int(status): response for status, response in call["responses"].items()}
+        answers = responses[200]["content"]
         assert {*answers} == {kind, *(["text/event-stream"] if path in (COMPLETE, CHAT) else [])}, (path, answers)
+        assert responses.keys() == {200, *STATUSES.get(path, ()), *((400, 408, 413, 415) if method != "GET" else ()),
+                                    *((401,) if has_key and not is_open else ())}, (path, responses.keys())
+        for status, response in responses.items():
+            name = {401: "WWW-Authenticate", 429: "Retry-After"}.get(
+                status, "X-Request-Id" if status == 200 and path in (COMPLETE, CHAT, API) else None)
+            assert [*response.get("headers", {})] == ([name] if name else []), (path, status, response)
+            if status == 200: continue
+            schema = "health" if path == "/health" else "message" if path == API else "error"
+            assert response["content"] == {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}, response
         endpoint = next((e for e, p in PATHS.items() if p == path), None)
         assert ("requestBody" in call) == (endpoint is not None), call
         if endpoint is None: continue
@@ -160,9 +182,9 @@ def check_described(server, has_key, has_control):
             and "seed" not in f], body
         for field, row in rows.items():
             schema = body["properties"][field]
-            if row.kind in SAID: assert schema["type"] == [row.kind, "null"], (field, schema)
+            if row.kind in SAID and field != "model": assert schema["type"] == [row.kind, "null"], (field, schema)
             least = "exclusiveMinimum" if row.above else "minimum"
-            if row.limits: assert (schema[least], schema["maximum"]) == tuple(map(float, row.limits)), (field, schema)
+            if row.limits: assert (schema[least], schema["maximum"]) == tuple(row.limits), (field, schema)
 
 
 check_described(server, True, True)
@@ -182,6 +204,26 @@ for head in f"Content-Length: {(16 << 20) + 1}", "Transfer-Encoding: chunked":
         client.sendall(b"1\r\n \r\n0\r\n\r\n")
     got, _, answer = received(client)
     check_error(got, answer, 413, "invalid_request_error", None, "the body is longer than 16 MiB: send a shorter body")
+
+# ---- headers that describe the body
+
+body = json.dumps(ASK).encode()
+CHUNKED = b"%x\r\n%s\r\n0\r\nX-Trailer: a\r\n\r\n" % (len(body), body)
+UNCLEAR = "it is not clear where the body ends: send one Content-Length, or the Transfer-Encoding chunked"
+LENGTH = f"Content-Length: {len(body)}"
+for head, sent, status, text in (
+        (LENGTH + "\r\nExpect: 100-continue", body, 200, None), ("Transfer-Encoding: Chunked", CHUNKED, 200, None),
+        (LENGTH + "\r\nContent-Encoding: identity", body, 200, None),
+        (LENGTH + "\r\nContent-Type: text/plain; charset=utf-8\r\nAccept: text/plain", body, 200, None),
+        (LENGTH + "\r\nContent-Length: 1", body, 400, UNCLEAR), (f"{LENGTH}\r\n{LENGTH}", body, 400, UNCLEAR),
+        (LENGTH + "\r\nTransfer-Encoding: chunked", CHUNKED, 400, UNCLEAR),
+        *((f"Transfer-Encoding: {coding}", body, 400, UNCLEAR) for coding in ("gzip", "gzip, chunked", "identity")),
+        (LENGTH + "\r\nContent-Encoding: gzip", body, 415, "the body has the Content-Encoding 'gzip': send it without")):
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S)
+    client.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n{head}\r\n\r\n".encode() + sent)
+    got, headers, answer = received(client)
+    assert got == status and (status == 200 or headers["Connection"] == "close"), (head, got, headers, answer)
+    if text: check_error(got, answer, status, "invalid_request_error", None, text)
 
 # ---- states
 
@@ -224,6 +266,10 @@ for events in streams:
         assert part.get("policy_epoch") == ([[0, version]] if part["finish_reason"] else None), part
 assert json.loads(server.request("PUT", API, {"prompts": ["a"],
     "tokens_to_generate": 1})[2])["metadata"] == {"weight_version": version}
+# As in JSON Schema, 4.0 is an integer.
+texts = [[c["text"] for c in server.post(COMPLETE, prompt=[t(97)], max_tokens=t(4), n=t(2), seed=t(-7), stop_token_ids=[
+    t(98)])["choices"]] for t in (int, float)]
+assert texts[0] == texts[1], texts
 order("/pause")
 BASES["W"]["model_path"] = str(WORK / "small")
 judge = Judge(server)
@@ -263,7 +309,10 @@ assert json.loads(first[6:])["id"] == headers["X-Request-Id"] and ": waiting" in
 check_error(504, events[-3].removeprefix("data: "), 504, "server_error", "timeout", LATE)
 assert events[-2:] == ["data: [DONE]", ""], events
 late.sendall(b" ")
-assert late.recv(1000) == b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+got, headers, text = received(late)
+assert headers["Connection"] == "close" and headers["Content-Type"] == JSON, headers
+check_error(got, text, 408, "invalid_request_error", "timeout",
+            "the body was not complete in time: send the request again")
 
 server.wait(num_requests_waiting=0)
 told = server.metrics()
@@ -460,5 +509,5 @@ arguments = re.findall(r'refuse\(\s*[^,;]+,\s*[^,;]+,\s*([^;]*?),\s*"', code)  #
 codes = {*re.findall(r'"(\w+)"', " ".join(arguments))}
 statuses = {int(status) for status in re.findall(r"\b[45]\d\d\b", code)}
 assert codes == {c for _, c in SEEN} - {None}, codes ^ {c for _, c in SEEN}
-assert statuses == {s for s, _ in SEEN} | {408}, statuses ^ {s for s, _ in SEEN}
+assert statuses == {s for s, _ in SEEN}, statuses ^ {s for s, _ in SEEN}
 assert HEADERS == {*re.findall(r'_add_response_header\(\s*response, (?:MHD_HTTP_HEADER_(?=[A-Z])|")([\w-]+)', code)}

@@ -93,7 +93,7 @@ for field, change, said in [
         ("tool_choice", {"tool_choice": "any"}, "must be \"auto\""),
         ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "f"}}}, "there is no function 'f'"),
         ("parallel_tool_calls", {"parallel_tool_calls": False}, "needs the 'tool_choice'"),
-        ("max_tokens", {"max_tokens": 0}, "at least 1"), ("messages", {"messages": None}, "a list of messages"),
+        ("max_tokens", {"max_tokens": 0}, "an integer from 1"), ("messages", {"messages": None}, "a list of messages"),
         ("messages", {"messages": [{"role": "user", "content": 3}]}, "whose content is a text"),
         ("messages", {"messages": [{"role": "assistant", "tool_calls": 3}]}, "whose tool_calls are lists"),
         ("messages", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "no function with a name"),

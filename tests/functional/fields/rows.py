@@ -105,7 +105,7 @@ def ids(field, *others):
 row("CMTD", "model", "string", same=[NAME, None], refused=[
     Refused("other", f"there is no model 'other'; this server has '{NAME}'", 404, code="model_not_found")])
 BOTH = [[84], [104, 195]]
-row("C", "prompt", "any", "The e", "Th\u00e9 \u20ac", "a</s>b", [84, 104], ["The e", "The"], BOTH, [VOCAB - 1],
+row("C", "prompt", "any", "The e", "Th\u00e9 \u20ac", "a</s>b", "a\0b", [84, 104], ["The e", "The"], BOTH, [VOCAB - 1],
     "a" * (POSITIONS - 12),
     ["b"] * 5, needed=True, refused=[
     *(Refused([84, x], "a list of token ids") for x in (1.5, "1", True)),
@@ -117,16 +117,20 @@ row("C", "prompt", "any", "The e", "Th\u00e9 \u20ac", "a</s>b", [84, 104], ["The
     long("a" * (POSITIONS - 11)), Refused(["a"] * 1025, "has 1025 prompts, but a request can have at most 1024"),
     Refused(["a"] * 1024, f"has 1024 choices, but can have at most {CHOICES}", param="n"),
     Refused(With("a", messages=HI), "does not know the field 'messages'", param="messages", code="unknown_field")])
-row("T", "prompt", "any", "The e", "Th\u00e9 </s>", "a" * 300, accepted=[""], needed=True, refused=[
+row("T", "prompt", "any", "The e", "Th\u00e9 </s>", "a\0b", "a" * 300, accepted=[""], needed=True, refused=[
     Refused(None, "has no 'prompt'"), Refused(["a"], "must be a string"), Refused(3, "a string"),
     Refused({}, "a string"),
+    *(Refused(With("a", **{name: value}), f"'{name}' needs 'messages': remove it", param=name) for name, value in (
+        ("chat_template", "b"), ("chat_template_kwargs", {}), ("add_generation_prompt", False), ("documents", []),
+        ("continue_final_message", False), ("tools", 3))),
     Refused(With("a", messages=HI), "'prompt' or 'messages', not both", param="messages")])
 CALLED = {"role": "b", "content": None, "tool_calls": [
     {"id": "1", "type": "function", "function": {"name": "f", "arguments": text}} for text in ('{"a": [1]}', "")]}
 TALKS = [[{"role": "u", "content": "ho"}], [{"role": "s", "content": "hi"}], [*HI, {"role": "b", "content": "a"}],
     [*HI, CALLED],
          [{"role": "u", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
-         [{"role": "u", "content": []}], [{"role": "u", "content": "<s>hi"}]]
+         [{"role": "u", "content": [{"type": "text", "text": "a\0b"}, {"type": "text", "text": "\0"}]}],
+         [{"role": "u", "content": "a\0b"}], [{"role": "u", "content": []}], [{"role": "u", "content": "<s>hi"}]]
 NOT_TALKS = [([], "a list of messages"), ([3], "a role"), ([{"content": "a"}], "a role"), ("a", "a list of messages"),
              ({}, "a list of messages"), ([{"role": "u", "content": 3}], "a text, a list of text parts or null"),
              ([{"role": "u", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}],
@@ -140,8 +144,9 @@ row("M", "messages", "any", HI, *TALKS, [{"role": "u", "content": "a" * (POSITIO
     *(Refused(*one) for one in NOT_TALKS), Refused(None, "a list of messages"),
     long([{"role": "u", "content": "a" * (POSITIONS - 17)}], "messages")])
 row("T", "messages", "any", HI, *TALKS, base={"prompt": None}, needed=True, refused=[
-    *(Refused(*one) for one in NOT_TALKS), Refused(None, "has no 'prompt'", param="prompt")])
-row("A", "prompts", "any", ["The e"], ["Th\u00e9 \u20ac", "a"], ["</s>"], ["a" * (POSITIONS - 12)], needed=True,
+    *(Refused(*one) for one in NOT_TALKS), Refused(None, "has no 'prompt'", param="prompt"),
+    Refused(With(HI, add_special_tokens=True), "needs 'prompt': remove it", param="add_special_tokens")])
+row("A", "prompts", "any", ["The e"], ["Th\u00e9 \u20ac", "a"], ["</s>"], ["a\0b"], ["a" * (POSITIONS - 12)], needed=True,
     refused=[
     Refused(None, "a list of strings"), Refused("a", "a list of strings"), Refused([3], "a list of strings"),
     Refused({}, "a list of strings"), Refused([], "a list of 1 to 128 strings"), Refused(["a"] * 129,
@@ -156,9 +161,9 @@ row("D", "tokens", "any", [84, 104], [*"\u00e9".encode(), 195], [BOS, 84, VOCAB 
 row("C", "max_tokens", "integer", 1, 5, With(0, echo=True), same=[16, None], limits=(0, INT32), refused=[
     Refused(0, "'max_tokens' 0 needs 'echo'"), long(INT32), long(POSITIONS - 4)], accepted=[With(POSITIONS - 5,
     logprobs=None)])
-row("M", "max_tokens", "integer", 1, 5, same=[POSITIONS - 8, None], limits=(0, INT32), base={"ignore_eos": True},
+row("M", "max_tokens", "integer", 1, 5, same=[POSITIONS - 8, None], limits=(1, INT32), base={"ignore_eos": True},
     refused=[
-    Refused(0, "at least 1"), long(INT32, "messages"), long(POSITIONS - 7, "messages")])
+    long(INT32, "messages"), long(POSITIONS - 7, "messages")])
 row("M", "max_completion_tokens", "integer", 1, 5, With(9, max_tokens=3), same=[POSITIONS - 8, None],
     base={"max_tokens": None, "ignore_eos": True}, limits=(1, INT32), refused=[long(INT32, "messages")])
 row("A", "tokens_to_generate", "integer", 1, 5, With(0, logprobs=True), same=[64, None], limits=(0, INT32), refused=[
@@ -221,7 +226,7 @@ row("C", "best_of", "integer", 3, CHOICES, With(5, n=2), same=[1, None], limits=
     Refused(With(2, stream=True), "'best_of' above 'n' compares complete texts")])
 row("CM", "seed", "integer", 0, 7, 8, -1, 2**63 - 1, -2**63, With(7, n=2), needed=True, base={"max_tokens": 20},
     refused=[
-    Refused(2**63, "too big integer", param=None)])
+    Refused(2**63, "too big integer", param=None), Refused(2.0**63, "an integer")])
 row("A", "random_seed", "integer", 0, 7, 8, With(8, prompts=["The e", "b"]), limits=(0, 2**63 - 1), needed=True,
     base={"tokens_to_generate": 20},
     refused=[Refused(2**63, "too big integer")])
@@ -234,7 +239,7 @@ row("CM", "stop", "any", "a", ["cb", "ab"], "ac", "\u00e9", ["x"] * 63 + ["ccb"]
     same=[None, [], "no such text"], base=STOPS, refused=[
     *(Refused(x, "not empty") for x in ("", [""], 3, {}, ["a", 3])), Refused(["a"] * 65,
     "has 65 texts, but can have at most 64"),
-    Refused(["a" * 1025], "has 1025 bytes, but can have at most 1024")])
+    Refused(["a" * 1025], "has 1025 bytes, but can have at most 1024"), Refused(["a\0b"], "must not contain \\u0000")])
 row("CM", "include_stop_str_in_output", "boolean", True, same=[False, None], base={**STOPS, "stop": ["cb", "ab"]})
 row("CM", "stop_token_ids", "any", [97], [98, 99], With([VOCAB - 1], logit_bias={str(VOCAB - 1): 4}), same=[None, []],
     base=STOPS,
