@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/json_text.h"
+#include "base/min_max.h"
 #include "base/utf8.h"
 #include "main/generate.h"
 #include "server/text.h"
@@ -23,18 +24,20 @@ Err generate_decode(const GenerateJob *j, const int32_t *tokens, int64_t n, char
 Err generate_find_stop(const GenerateJob *j, int64_t sample, const Generated *g, char **text, size_t *bytes,
                        int64_t *before) {
     const TextList *stop = &j->setup.config.stop;
-    const int64_t skip = generate_is_t5(j) ? 1 : j->prompts[sample].n;
+    const int64_t prompt = generate_is_t5(j) ? 1 : j->prompts[sample].n,
+                  from = generate_is_t5(j) ? 1 : larger(0, prompt - TEXT_CONTEXT);
+    size_t base;
     *before = -1;
-    ERR_RETURN(generate_decode(j, g->tokens + skip, g->n - skip, text, bytes));
+    ERR_RETURN(generate_decode(j, g->tokens + from, prompt - from, text, &base));
+    free(*text);
+    ERR_RETURN(generate_decode(j, g->tokens + from, g->n - from, text, bytes));
+    *bytes -= smaller(base, *bytes);
+    memmove(*text, *text + base, *bytes);
     for (int64_t i = 0; i < stop->count; i++) {
         const char *at = memmem(*text, *bytes, stop->at[i], strlen(stop->at[i]));
         if (at && (*before < 0 || at - *text < *before)) *before = at - *text;
     }
     return ERR_OK;
-}
-
-static void print_header(const GenerateJob *j, int64_t i) {
-    if (j->n > 1) printf("%s--- %lld\n", i ? "\n" : "", (long long)i + 1);
 }
 
 static void print_logprobs(const GenerateJob *j, const Generated *g) {
@@ -44,16 +47,19 @@ static void print_logprobs(const GenerateJob *j, const Generated *g) {
                g->logprobs[k - 1]);
 }
 
+/* Prints what precedes the new text. */
+static void print_start(const GenerateJob *j, int64_t i) {
+    if (j->n > 1) printf("%s--- %lld\n", i ? "\n" : "", (long long)i + 1);
+    if (!generate_is_t5(j)) fputs(j->texts[i], stdout);
+}
+
 Err generate_print(const GenerateJob *j, int64_t i, const Generated *g) {
-    char *text, *generated;
-    size_t bytes, new_bytes;
+    char *text;
+    size_t bytes;
     int64_t before;
-    print_header(j, i);
-    ERR_RETURN(generate_find_stop(j, i, g, &generated, &new_bytes, &before));
-    free(generated);
-    const int64_t skip = generate_is_t5(j) ? 1 : 0;
-    ERR_RETURN(generate_decode(j, g->tokens + skip, g->n - skip, &text, &bytes));
-    fwrite(text, 1, before < 0 ? bytes : bytes - (new_bytes - (size_t)before), stdout);
+    print_start(j, i);
+    ERR_RETURN(generate_find_stop(j, i, g, &text, &bytes, &before));
+    fwrite(text, 1, before < 0 ? bytes : (size_t)before, stdout);
     putchar('\n');
     free(text);
     print_logprobs(j, g);
@@ -87,8 +93,7 @@ void generate_stream_free(GenerateStream *s) {
 static void begin(GenerateStream *s, const Generated *g) {
     const GenerateJob *j = s->job;
     const bool t5 = generate_is_t5(j);
-    print_header(j, s->sample);
-    if (!t5) fputs(j->texts[s->sample], stdout);
+    print_start(j, s->sample);
     text_begin(&s->text, j->setup.tokenizer, &s->stops, g->tokens, t5 ? 0 : (size_t)g->n_prompt);
     s->text.special = true; /* as when the text is printed at the end */
     s->begun = true, s->pushed = g->n_prompt;

@@ -8,9 +8,6 @@
 #include "base/utf8.h"
 
 enum {
-    /* number of trailing prompt tokens that are decoded with the text, for example to tell whether it begins with a
-     * space */
-    CONTEXT = 8,
     /* number of tokens after which a text is released even if a tokenizer has not completed its character */
     PATIENCE = 8
 };
@@ -48,7 +45,7 @@ static void append(TextStream *s, int32_t token) {
 
 void text_begin(TextStream *s, const Tokenizer *t, const StopList *stops, const int32_t *prompt, size_t n) {
     *s = (TextStream){.tokenizer = t, .stops = stops};
-    for (size_t i = n > CONTEXT ? n - CONTEXT : 0; i < n; i++)
+    for (size_t i = n > TEXT_CONTEXT ? n - TEXT_CONTEXT : 0; i < n; i++)
         if (has_text(s, prompt[i])) append(s, prompt[i]);
     advance(s, 0);
 }

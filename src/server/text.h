@@ -6,6 +6,9 @@
 #include "base/str.h"
 #include "tokenizer/tokenizer.h"
 
+/* Number of trailing prompt tokens that are decoded with a text, for example to tell whether it begins with a space. */
+enum { TEXT_CONTEXT = 8 };
+
 typedef struct StopList {
     char **at; /* [n]: not empty */
     int64_t n;

@@ -33,6 +33,25 @@ def expected(messages, *words):
     return said[len(prompt):-1]
 
 
+def printed(*words):
+    done = subprocess.run([*map(str, [PROGRAM, "generate", *BASICS, "--tokens-to-generate", 8, *words, *OPTIONS])],
+                          capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+# A text begins with the prompt as it was given, although the tokenizer ignores case and has no token for "\u00e9", and
+# the new text keeps its first space. A stream prints the same.
+GIVEN, FILE = "The \u00e9", WORK / "out.json"
+for seed in range(100):
+    drawn = ["--prompt", GIVEN, "--random-seed", seed]
+    new = printed(*drawn).removeprefix(GIVEN)[:-1]
+    if new[0] == " " and new.isprintable(): break
+for stop, kept in ([], new), (["--stop", new[:3]], ""):
+    for stream in [], ["--stream"]:
+        assert printed(*drawn, *stop, *stream, "--output-path", FILE) == GIVEN + kept + "\n", (new, stop, stream)
+        assert json.loads(FILE.read_text())["0"]["generated_text"] == kept, new
+
+
 def tokens(text):
     """The number of tokens of a text."""
     told = isotron("tokenize", "--text", text, "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", folder)
