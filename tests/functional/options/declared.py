@@ -67,7 +67,7 @@ ENCODERS = [("MOE", "--num-experts 4"), ("window_size window_attn_skip_freq rope
             ("allow_ambiguous_pad_tokens", "--allow-ambiguous-pad-tokens"), ("make_vocab_size_divisible_by", "--make-vocab-size-divisible-by 64"),
             ("log_memory_to_tensorboard", "--log-memory-to-tensorboard"),  # GPT's row has a BERT too
             ("padded_vocab_size", "--padded-vocab-size 64"), ("tokenizer_hf_include_special_tokens", "--tokenizer-hf-include-special-tokens"),
-            ("merge_file", "--merge-file vocab.txt"), ("tokenizer_model", "--tokenizer-model vocab.txt"),
+            ("merge_file", "--merge-file vocab.txt"),
             ("tiktoken_pattern tiktoken_num_special_tokens", "--tiktoken-pattern v1 --tiktoken-num-special-tokens 10")]
 CONVERTED = ("hf_model_type", "--hf-model-type gpt2")  # only convert reads it; a type of another --model is refused
 UNREAD = {
