@@ -271,9 +271,10 @@ typedef struct FlatPiece {
     int64_t begin, count; /* first element and number of elements, at most PIECE_MOST */
     int64_t group;        /* index in StepNumbers.group */
 } FlatPiece;
-enum { PIECE_WORDS = sizeof(FlatPiece) / sizeof(int64_t), PIECE_MOST = 2048, STEP_GROUPS = 4 };
+enum { PIECE_WORDS = sizeof(FlatPiece) / sizeof(int64_t), PIECE_MOST = 2048, STEP_GROUPS = 8 };
 typedef struct StepGroup {
     double lr, weight_decay;
+    double eps; /* only adamw reads it */
 } StepGroup;
 
 /* The numbers that differ between steps, stored as a row of an F64 tensor that a CUDA graph reads when it runs. Such a
@@ -297,7 +298,7 @@ enum { CLIP_WORDS = sizeof(ClipOutcome) / sizeof(double), CLIP_NORMS = 2 /* maxi
 
 typedef struct AdamAttr {
     StepGroup group[STEP_GROUPS];
-    double beta1, beta2, eps;
+    double beta1, beta2;
     double correction1, correction2; /* 1 - beta^step */
     /* the gradient is first multiplied by this factor, which combines unscaling, averaging and clipping */
     double grad_scale;

@@ -61,7 +61,7 @@ static void adamw_piece(const Step *step, FlatPiece piece) {
     real *restrict p = reals(c->out[0]) + piece.begin, *restrict m = reals(c->out[1]) + piece.begin,
                    *restrict v = reals(c->out[2]) + piece.begin;
     const StepGroup group = s->group[piece.group];
-    const real lr = (real)group.lr, decay = (real)group.weight_decay, eps = (real)a->eps;
+    const real lr = (real)group.lr, decay = (real)group.weight_decay, eps = (real)group.eps;
     const real beta1 = (real)a->beta1, beta2 = (real)a->beta2, scale = (real)s->grad_scale;
     const real new1 = (real)(1 - a->beta1), new2 = (real)(1 - a->beta2);
     const real unbias1 = (real)s->unbias1, unbias2 = (real)s->unbias2;

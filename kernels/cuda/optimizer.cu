@@ -76,7 +76,7 @@ static StepSource step_source(const Call *c, const StepNumbers &own) {
 }
 
 /* The step's numbers for one piece, in the arithmetic type. */
-template <typename R> struct Step { R lr, decay, scale, unbias1, unbias2; };
+template <typename R> struct Step { R lr, decay, scale, unbias1, unbias2, eps; };
 
 /* Loads the elements [i, i + N) of x that are before `end`. If INSIDE, all of them are before `end`, and the run
  * begins at a multiple of 16 bytes (or of its size, if that is smaller). */
@@ -147,8 +147,9 @@ __global__ void __launch_bounds__(THREADS, sizeof(typename Rule::R) == 4 ? UPDAT
     FlatPiece next = pieces.load(at);
     if (threadIdx.x < STEP_GROUPS) {
         const StepGroup g = numbers->group[threadIdx.x];
-        of_group[threadIdx.x] = {(R)g.lr, (R)g.weight_decay, (R)numbers->grad_scale, (R)numbers->unbias1,
-                                 (R)numbers->unbias2};
+        of_group[threadIdx.x] = {
+            (R)g.lr, (R)g.weight_decay, (R)numbers->grad_scale, (R)numbers->unbias1, (R)numbers->unbias2,
+            (R)g.eps};
     }
     __syncthreads();
     for (; at < stop; at += turns.apart) {
@@ -192,7 +193,7 @@ template <typename P, typename G, typename M, typename V> struct Adamw {
     M *exp_avg;
     V *exp_avg_sq;
     Cells value;
-    P eps, beta1, beta2, new1, new2;
+    P beta1, beta2, new1, new2;
 
     template <bool INSIDE>
     __device__ __forceinline__ void load(Loaded *x, int64_t i, int64_t end, bool aligned) const {
@@ -220,7 +221,7 @@ template <typename P, typename G, typename M, typename V> struct Adamw {
         for (int k = 0; k < N; k++) {
             const P g = s.scale * x->g.get(k), old = x->p.get(k);
             const P new_m = fma(new1, g, beta1 * x->m.get(k)), new_v = fma(new2 * g, g, beta2 * x->v.get(k));
-            const P along = s.unbias1 * new_m / (sqrt(s.unbias2 * new_v) + eps);
+            const P along = s.unbias1 * new_m / (sqrt(s.unbias2 * new_v) + s.eps);
             m[k] = new_m, v[k] = new_v;
             p[k] = fma(-s.lr, fma(s.decay, old, along), old);
         }
@@ -241,9 +242,8 @@ template <typename P, typename G, typename M, typename V> struct Adamw {
 template <typename P, typename G, typename M, typename V> static void step_adamw(const Call *c) {
     const AdamAttr *a = (const AdamAttr *)c->attr;
     const Adamw<P, G, M, V> rule = {data_of<G>(c->in[0]),  data_of<P>(c->out[0]), data_of<M>(c->out[1]),
-                                    data_of<V>(c->out[2]), cells(c->out[3]),      (P)a->eps,
-                                    (P)a->beta1,           (P)a->beta2,           (P)(1 - a->beta1),
-                                    (P)(1 - a->beta2)};
+                                    data_of<V>(c->out[2]), cells(c->out[3]),      (P)a->beta1,
+                                    (P)a->beta2,           (P)(1 - a->beta1),     (P)(1 - a->beta2)};
     launch_update(c, rule, adam_numbers(a));
 }
 

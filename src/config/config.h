@@ -71,8 +71,9 @@ typedef struct BatchStep {
 /* Values derived from the options by config_finish. Sizes describe the full model, not one rank's part. */
 typedef struct Derived {
     int64_t ffn_hidden_size, kv_channels, num_query_groups, max_position_embeddings;
-    double softmax_scale;                  /* factor by which attention scores are multiplied */
-    int64_t rotary_dim;                    /* number of rotated channels per head; 0 without rope */
+    double width_ratio;   /* hidden size in multiples of the base model's, or 1 without --use-mup */
+    double softmax_scale; /* factor by which attention scores are multiplied */
+    int64_t rotary_dim;   /* number of rotated channels per head; 0 without rope */
     int64_t vocab_size, padded_vocab_size; /* 0 if neither the options nor the tokenizer defines a size */
     MlpActivation activation;              /* the activation, which is never MLP_GELU */
     int64_t window_left;                   /* number of earlier tokens in a sliding window, or -1 if there is
@@ -112,8 +113,9 @@ typedef struct Derived {
     double start_weight_decay, end_weight_decay;
     /* learning rates for the embedding and output layer; the defaults are lr and min_lr */
     double decoupled_lr, decoupled_min_lr;
-    const char *split;    /* NULL if each split has separate paths */
-    uint64_t random_seed; /* seed for sampling */
+    double rescaled_lr, rescaled_min_lr; /* learning rates for PARAM_RESCALED */
+    const char *split;                   /* NULL if each split has separate paths */
+    uint64_t random_seed;                /* seed for sampling */
 } Derived;
 
 /* The maximum value of --mtp-num-layers. */

@@ -144,6 +144,9 @@ static double yarn_scale(const Config *c, double mscale) {
 
 static double softmax_scale(const Config *c, int64_t head) {
     const double m = c->multi_latent_attention ? yarn_scale(c, c->mscale_all_dim) : 1;
+    if (c->use_mup && !c->multi_latent_attention)
+        return f64_or(c->softmax_scale,
+                      sqrt(f64_or(c->mup_base_head_dim, 1)) / pow((double)head, c->mup_attn_scale_power));
     return f64_or(c->softmax_scale, m * m / sqrt((double)head));
 }
 
@@ -241,10 +244,13 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->activation = !by_bias ? c->activation : fused ? MLP_GELU_TANH : MLP_GELU_ERF;
     const bool tied_t5 = c->model == MODEL_t5 && !c->untie_embeddings_and_output_weights;
     const bool scaled = tied_t5 && config_is_hf_t5(c);
+    d->width_ratio =
+        c->use_mup ? (double)c->hidden_size / (double)i64_or(c->mup_base_hidden_size, c->hidden_size) : 1;
     d->logits_scaling = f64_or(c->logits_scaling, scaled ? sqrt((double)c->hidden_size) : 1);
+    if (c->use_mup) d->logits_scaling *= c->mup_output_mult == 1 ? d->width_ratio : 1 / c->mup_output_mult;
     d->output_bias = c->add_output_layer_bias || (tied_t5 && !scaled);
-    d->init_std = c->init_method_std;
-    d->output_init_std = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
+    d->init_std = c->init_method_std / sqrt(d->width_ratio);
+    d->output_init_std = d->init_std / sqrt(2.0 * (double)c->num_layers);
     d->embedding_init_std = f64_or(c->embedding_init_method_std, c->init_method_std);
     windows(c, arena, d);
     rotations(c, arena, d);
@@ -331,6 +337,8 @@ void config_finish(Config *c, Arena *arena, int64_t vocab_size) {
     schedule(c, arena, d);
     d->decoupled_lr = f64_or(c->decoupled_lr, c->lr);
     d->decoupled_min_lr = f64_or(c->decoupled_min_lr, c->min_lr);
+    const double rescale = c->optimizer == OPTIMIZER_SGD ? d->width_ratio : 1 / d->width_ratio;
+    d->rescaled_lr = c->lr * rescale, d->rescaled_min_lr = c->min_lr * rescale;
     bool constant = c->weight_decay_incr_style == WD_CONSTANT;
     d->start_weight_decay = constant ? c->weight_decay : c->start_weight_decay;
     d->end_weight_decay = constant ? c->weight_decay : c->end_weight_decay;

@@ -132,6 +132,14 @@ static void stage_init(Model *m, const StagePart *stage) {
 }
 
 /* Creates one rank's model, without tying its parameters. */
+/* Marks the weights whose learning rate depends on the width, as in Megatron-LM get_mup_config_overrides. */
+static void mark_rescaled(const Config *c, Registry *r) {
+    if (c->optimizer == OPTIMIZER_SGD)
+        registry_mark_rescaled(r, false, f64_is_set(c->decoupled_lr) ? PARAM_EMBEDDING : 0);
+    else
+        registry_mark_rescaled(r, true, PARAM_MATRIX);
+}
+
 static Model *model_of(const Config *c, const ModelPlace *place) {
     Registry *r = registry_new(&place->layout);
     Model *m = arena_alloc(r->arena, sizeof *m);
@@ -147,6 +155,7 @@ static Model *model_of(const Config *c, const ModelPlace *place) {
         registry_mark(r, c->freeze_parameters.at[i], PARAM_FROZEN);
     if (c->mtp_detach_heads) registry_mark(r, "mtp", PARAM_APART);
     if (c->optimizer == OPTIMIZER_MUON) registry_mark_matrices(r);
+    if (c->use_mup) mark_rescaled(c, r);
     return m;
 }
 

@@ -40,6 +40,7 @@ EmbeddingSpec *spec_words(const Config *c, Arena *arena) {
         .dropout_site = "embedding.dropout",
         .multiplier = c->scale_embedding ? sqrt((double)c->hidden_size) : c->embedding_multiplier,
         .rounded = c->scale_embedding,
+        .scale = c->use_mup ? c->mup_embedding_mult : 1,
     };
     return s;
 }
@@ -125,7 +126,8 @@ StackSpec spec_stack(const Config *c, const StackShape *shape, Arena *arena) {
     return s;
 }
 
-/* --embedding-init-method-std does not apply to an untied output layer, which is initialized like a linear layer. */
+/* --embedding-init-method-std does not apply to an untied output layer, which is initialized like a linear layer,
+ * unless --use-mup is given. */
 HeadSpec spec_lm_head(const Config *c, const EmbeddingSpec *words, Arena *arena) {
     LmHeadSpec *h = arena_alloc(arena, sizeof *h);
     *h = (LmHeadSpec){
@@ -133,7 +135,7 @@ HeadSpec spec_lm_head(const Config *c, const EmbeddingSpec *words, Arena *arena)
         .padded_vocab = c->derived.padded_vocab_size,
         .hidden = c->hidden_size,
         .words = c->untie_embeddings_and_output_weights ? NULL : words,
-        .init_std = c->derived.init_std,
+        .init_std = c->use_mup ? c->derived.embedding_init_std : c->derived.init_std,
         .chunked = c->cross_entropy_loss_fusion && c->cross_entropy_fusion_impl == CROSS_ENTROPY_LINEAR,
         .shared = c->mtp_num_layers > 0,
         .chunk = c->cross_entropy_chunk_size,

@@ -64,6 +64,7 @@ Tensor *embedding_forward(Tape *t, const void *self, const Feed *feed) {
     x = op_scale(t, x, multiplier(e->spec, (DType)x->dtype));
     if (e->positions) x = add_rows(t, e, x, feed->position_ids, e->positions, stream);
     if (e->types) x = add_rows(t, e, x, feed->token_types, e->types, stream);
+    x = op_scale(t, x, e->spec->scale);
     if (e->spec->normed) x = norm_forward(t, &e->norm, x);
     return op_dropout(t, x, e->spec->dropout, hash_name(e->spec->dropout_site));
 }

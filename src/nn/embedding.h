@@ -13,6 +13,7 @@ typedef struct EmbeddingSpec {
     NormAttr norm;
     double init_std, dropout;
     double multiplier; /* factor by which token embeddings are scaled */
+    double scale;      /* factor by which the sum of the embeddings is scaled */
     const char *dropout_site;
     bool rounded;  /* whether the multiplier is rounded to the activations' type */
     bool detached; /* whether the tables get no gradient */

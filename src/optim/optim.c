@@ -41,6 +41,9 @@ const char *optim_op_name(const Config *c, const Param *p) {
 
 /* ---- pieces: the parameters in each bucket's part ---- */
 
+/* The index of a group of parameters with equal StepGroups consists of PARAM_NO_DECAY, PARAM_EMBEDDING and this bit. */
+enum { GROUP_RESCALED = 4 };
+
 static int64_t count_pieces(FlatRange part) {
     return part.end > part.begin ? (part.end - part.begin + PIECE_MOST - 1) / PIECE_MOST : 0;
 }
@@ -50,7 +53,8 @@ static void cut(const Param *p, FlatRange part, int64_t origin, FlatPiece *out) 
         const int64_t rest = part.end - at;
         *out++ = (FlatPiece){.begin = at - origin,
                              .count = rest < PIECE_MOST ? rest : PIECE_MOST,
-                             .group = p->spec.flags & (PARAM_NO_DECAY | PARAM_EMBEDDING)};
+                             .group = (p->spec.flags & (PARAM_NO_DECAY | PARAM_EMBEDDING)) |
+                                      (p->spec.flags & PARAM_RESCALED ? GROUP_RESCALED : 0)};
     }
 }
 
@@ -190,8 +194,12 @@ static StepNumbers numbers_of(const Optimizer *o, const OptimStep *s) {
                      .unbias2 = 1 / (1 - pow(c->adam_beta2, (double)(o->step + 1))),
                      .grad_scale = s->grad_scale};
     for (int i = 0; i < STEP_GROUPS; i++)
-        n.group[i] = (StepGroup){.lr = i & PARAM_EMBEDDING ? s->decoupled_lr : s->lr,
-                                 .weight_decay = i & PARAM_NO_DECAY ? 0 : s->weight_decay};
+        n.group[i] =
+            (StepGroup){.lr = i & GROUP_RESCALED    ? s->rescaled_lr
+                              : i & PARAM_EMBEDDING ? s->decoupled_lr
+                                                    : s->lr,
+                        .weight_decay = i & PARAM_NO_DECAY ? 0 : s->weight_decay,
+                        .eps = i & GROUP_RESCALED ? c->adam_eps / c->derived.width_ratio : c->adam_eps};
     return n;
 }
 
@@ -241,7 +249,7 @@ static void update_elements(const Optimizer *o, int bucket, const OptimStep *s) 
     const Registry *r = o->registry;
     const Config *c = o->config;
     const Rule *rule = rule_of(c);
-    const AdamAttr adam = {.beta1 = c->adam_beta1, .beta2 = c->adam_beta2, .eps = c->adam_eps};
+    const AdamAttr adam = {.beta1 = c->adam_beta1, .beta2 = c->adam_beta2};
     const SgdAttr sgd = {.momentum = c->sgd_momentum};
     const LionAttr lion = {.beta1 = c->lion_beta1, .beta2 = c->lion_beta2};
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n),

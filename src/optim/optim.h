@@ -68,6 +68,7 @@ DType optim_moment_type(const Config *, int moment, DType precise);
 
 typedef struct OptimStep {
     double lr, decoupled_lr; /* decoupled_lr: for embeddings and the output layer */
+    double rescaled_lr;      /* for parameters with PARAM_RESCALED */
     double weight_decay;
     /* The factor by which the main gradient is multiplied to get the gradient of the reported loss. This factor undoes
      * the loss scale, and turns the sum into a mean. */

@@ -79,6 +79,17 @@ void registry_mark_matrices(Registry *r) {
     }
 }
 
+void registry_mark_rescaled(Registry *r, bool matrices, unsigned except) {
+    static const char EMBEDDING[] = "embedding."; /* also learned positions and token types */
+    for (int i = 0; i < r->n; i++) {
+        ParamSpec *s = &r->params[i]->spec;
+        const bool is_matrix = s->ndim > 1 && !(s->flags & PARAM_EMBEDDING) &&
+                               strncmp(s->name, EMBEDDING, sizeof EMBEDDING - 1) != 0;
+        if (is_matrix == matrices && param_is_trained(r->params[i]) && !(s->flags & except))
+            s->flags |= PARAM_RESCALED;
+    }
+}
+
 static void append(Registry *r, Param *p) {
     r->params = mem_grow(r->params, (size_t)r->n + 1, sizeof *r->params);
     r->params[r->n++] = p;

@@ -29,6 +29,8 @@ typedef enum ParamFlags {
     PARAM_MATRIX = 16,
     /* A weight whose gradient has a separate norm, and is excluded from the other gradients' norm. */
     PARAM_APART = 32,
+    /* A weight with a separate learning rate and epsilon, which depend on the model's width (--use-mup). */
+    PARAM_RESCALED = 64,
 } ParamFlags;
 
 /* The suffix in the names of buffers that contain the state of delayed FP8 scaling. This state affects only
@@ -211,6 +213,10 @@ int registry_mark(Registry *, const char *name, ParamFlags flag);
  * word embedding and the output layer. Call this function before registry_allocate, and after weights have been
  * frozen. */
 void registry_mark_matrices(Registry *);
+/* Sets PARAM_RESCALED for all trained matrices except embeddings and the output layer or, if `matrices` is false, for
+ * all other trained weights. Excludes weights with a flag in `except`. Call this function after registry_mark_matrices
+ * and before registry_allocate. */
+void registry_mark_rescaled(Registry *, bool matrices, unsigned except);
 /* Begins a unit, a set of parameters that are used together, such as a layer. At stage 3, a unit's values are gathered
  * together. */
 void registry_begin_unit(Registry *);

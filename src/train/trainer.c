@@ -400,6 +400,7 @@ void trainer_update(Trainer *r, StepReport *report) {
     OptimStep s = {.grad_scale = report->grad_scale, .exact = r->run.context.exact};
     s.lr = report->lr = schedule_lr(c, c->lr, c->min_lr, r->schedule_samples);
     s.decoupled_lr = schedule_lr(c, d->decoupled_lr, d->decoupled_min_lr, r->schedule_samples);
+    s.rescaled_lr = schedule_lr(c, d->rescaled_lr, d->rescaled_min_lr, r->schedule_samples);
     s.weight_decay = report->weight_decay = schedule_weight_decay(c, r->schedule_samples);
     if (!report->is_read) start_read(r);
     report->optim = optim_step(r->optimizer, s); /* this call waits for the device */

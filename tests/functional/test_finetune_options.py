@@ -83,6 +83,8 @@ REFUSED = [
     ("window_size", "--window-size 3,0"), ("window_attn_skip_freq", "--window-attn-skip-freq 2"),
     ("rope_local_base_freq", "--position-embedding-type rope --rope-local-base-freq 30"),
     ("logits_scaling", "--logits-scaling 2"),
+    ("use_mup mup_base_hidden_size mup_base_head_dim mup_attn_scale_power mup_embedding_mult mup_output_mult",
+     "--use-mup"),
     ("final_logit_softcapping", "--final-logit-softcapping 2"), ("gemm_sm_margin", "--gemm-sm-margin 4"),
     ("nccl_library", "--ranks 2 --nccl-library no-such-file"),
     ("", "--model gpt"), ("", "--hf-model-type gpt2"),

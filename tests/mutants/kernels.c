@@ -195,7 +195,7 @@ static void decay_everything(const OpDef *op, const Call *c) {
 
 static void eps_before_correction(const OpDef *op, const Call *c) {
     AdamAttr a = adam(c);
-    a.eps /= sqrt(a.correction2);
+    for (int i = 0; i < STEP_GROUPS; i++) a.group[i].eps /= sqrt(a.correction2);
     step_with(op, c, &a);
 }
 

@@ -140,6 +140,17 @@ static void plain_experts(Config *c, const Config *fresh, Arena *arena) {
     c->moe_shared_expert_gate &= shared;
 }
 
+/* Expresses muP by the options for multipliers. Embeddings with learned positions have no such option. */
+static void fill_mup(Config *c) {
+    c->use_mup = false;
+    c->mup_base_hidden_size = I64_UNSET;
+    c->mup_base_head_dim = NAN;
+    c->mup_attn_scale_power = c->mup_output_mult = 1;
+    if (c->position_embedding_type == POSITION_LEARNED || c->scale_embedding) return;
+    c->embedding_multiplier *= c->mup_embedding_mult;
+    c->mup_embedding_mult = 1;
+}
+
 Config hf_config_filled(const Config *config) {
     Config c = *config;
     c.vocab_size = config->derived.vocab_size;
@@ -157,6 +168,7 @@ Config hf_config_filled(const Config *config) {
     c.moe_shared_expert_intermediate_size = config->derived.moe_shared_size;
     c.moe_router_topk_scaling_factor = f64_or(c.moe_router_topk_scaling_factor, 1);
     if (i64_is_set(c.moe_router_num_groups)) c.moe_router_group_score_topk = config_group_scores(config);
+    if (c.use_mup) fill_mup(&c);
     return c;
 }
 

@@ -56,6 +56,7 @@ class Shape:
         self.scales_output = self.family == "t5" and self.tied and self.rms and not self.biased and (
             self.position == "relative" and o.float("softmax-scale", 0) == 1)  # Hugging Face's T5
         self.experts = o.int("num-experts", 0)
+        self.wider = self.hidden / o.int("mup-base-hidden-size", self.hidden) if "use-mup" in o else 1
         self.ahead = o.int("mtp-num-layers", 0)  # layers that predict further tokens, of the kind of the last layer
         self.repeated = "mtp-use-repeated-layer" in o
         layers = max(self.layers, self.depth)
@@ -83,9 +84,10 @@ class Tensors(dict):
     """Returns the parameters of a model: {name: (shape, standard deviation or (constant,))}."""
     def __init__(self, m):
         super().__init__()
-        self.m, self.o, self.std = m, m.o, m.o.float("init-method-std", 0.02)
+        self.m, self.o, std = m, m.o, m.o.float("init-method-std", 0.02)
+        self.embedding = m.o.float("embedding-init-method-std", std)
+        self.std = std / math.sqrt(m.wider)
         self.small = self.std / math.sqrt(2 * m.layers)  # in all stacks
-        self.embedding = m.o.float("embedding-init-method-std", self.std)
 
     def norm(self, name, width):
         if "disable-norm-weight" not in self.o:
@@ -198,7 +200,8 @@ class Tensors(dict):
 
     def output(self):
         if not self.m.tied:
-            self["output_layer.weight"] = (self.o.int("vocab-size"), self.m.hidden), self.std
+            std = self.embedding if "use-mup" in self.o else self.std
+            self["output_layer.weight"] = (self.o.int("vocab-size"), self.m.hidden), std
         if "add-output-layer-bias" in self.o:
             self["output_layer.bias"] = (self.o.int("vocab-size"),), (0.0,)
 
@@ -429,7 +432,10 @@ class Pass:
         b, s = q.shape[:2]
         q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
         longer = mscale(self.o, "mscale-all-dim", 0.0) if m.latent else 1
-        score = q @ k.transpose(0, 1, 3, 2) * self.o.float("softmax-scale", longer ** 2 / math.sqrt(m.head))
+        usual = longer ** 2 / math.sqrt(m.head)
+        if "use-mup" in self.o and not m.latent:
+            usual = self.o.float("mup-base-head-dim", 1) ** 0.5 * m.head ** -self.o.float("mup-attn-scale-power", 1)
+        score = q @ k.transpose(0, 1, 3, 2) * self.o.float("softmax-scale", usual)
         self.most[name] = np.where(seen, score.value, 0).max((0, 2, 3)).clip(0)  # [heads]
         cap = self.o.float("attn-logit-softcapping", math.inf)
         score = score if cap == math.inf else tanh(score / cap) * cap
@@ -617,6 +623,7 @@ class Pass:
             x = x + w["embedding.position_embeddings.weight"][positions]
         if "embedding.tokentype_embeddings.weight" in w:
             x = x + w["embedding.tokentype_embeddings.weight"][types]
+        x = x * self.o.float("mup-embedding-mult", 1)
         return self.dropped(self.norm(x, "embedding.layernorm") if m.norms_embedding else x, site, "hidden-dropout")
 
     def stack(self, x, name, layers, positions, seen, bias=None, across=None):
@@ -653,6 +660,9 @@ class Pass:
     def output(self, x, cut=lambda w: w):
         w, cap = self.w, self.o.float("final-logit-softcapping", math.inf)
         x = x / self.o.float("logits-scaling", math.sqrt(self.m.hidden) if self.m.scales_output else 1.0)
+        if "use-mup" in self.o:
+            chosen = self.o.float("mup-output-mult", 1)
+            x = x * (chosen if chosen != 1 else 1 / self.m.wider)
         z = x @ cut(w.get("output_layer.weight", w["embedding.word_embeddings.weight"])).transpose(1, 0)
         z = z if "output_layer.bias" not in w else z + cut(w["output_layer.bias"])
         return z if cap == math.inf else tanh(z / cap) * cap

@@ -234,6 +234,18 @@ witnessed("embedding_multiplier residual_multiplier softmax_scale logits_scaling
           layouts=(ONE, CUT, STAGES))
 witnessed("logits_scaling untie_embeddings_and_output_weights", "--logits-scaling 6 --untie-embeddings-and-output-weights", families=NOT_BERT,
           layouts=(ONE, CUT + CHUNKED, STAGES))
+MUP = "--use-mup --mup-base-hidden-size 3 "
+witnessed("use_mup mup_base_hidden_size mup_embedding_mult", MUP + "--mup-embedding-mult 1.7 --adam-eps 1e-3 --min-lr 1e-3",
+          families=GPT, layouts=(ONE, CUT, STAGES))
+witnessed("use_mup mup_base_head_dim mup_attn_scale_power mup_output_mult", families=GPT, layouts=(ONE, CUT + CHUNKED, STAGES),
+          words=MUP + "--mup-base-head-dim 3 --mup-attn-scale-power 0.7 --mup-output-mult 0.6 --untie-embeddings-and-output-weights"
+          " --embedding-init-method-std 0.1 --decoupled-lr 3e-2 --lr-warmup-iters 2 --lr-warmup-init 2e-3")
+witnessed("use_mup", "--use-mup", families=GPT)
+for words in ("", "--decoupled-lr 3e-2"):
+    witnessed("use_mup", MUP + "--optimizer sgd --sgd-momentum 0.5 --weight-decay 0.1 " + words, families=GPT, layouts=(ONE, STAGES))
+witnessed("use_mup", MUP + "--optimizer muon --untie-embeddings-and-output-weights", families=GPT, layouts=(ONE, STAGES))
+witnessed("use_mup", MUP + EXPERTS + "--moe-router-topk 2 --mtp-num-layers 2 --position-embedding-type rope", families=GPT,
+          layouts=(ONE, "--ranks 2 --expert-model-parallel-size 2"))
 witnessed("attn_logit_softcapping", "--attn-logit-softcapping 0.05 --attention-dropout 0.1", layouts=(ONE, CUT, STAGES, GATHER))
 witnessed("attn_logit_softcapping", "--attn-logit-softcapping 0.05 --window-size 5,0 --softmax-type learnable", layouts=(ONE, RING), families=GPT)
 witnessed("attn_logit_softcapping", "--attn-logit-softcapping 0.05 --attention-backend unfused", layouts=(ONE, STAGES))

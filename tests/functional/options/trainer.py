@@ -310,12 +310,21 @@ class Trainer:
         zero_if_none = lambda x: np.zeros(x.shape) if x.gradient is None else x.gradient
         return {name: zero_if_none(w[name]) for name in self.trained()}
 
+    def is_hidden(self, name):
+        """Returns whether muP's table calls this a hidden weight: a matrix with a width on both sides."""
+        return self.state.weights[name].ndim > 1 and not name.startswith(("embedding.", "output_layer."))
+
     def rates(self, name):
         """Returns the learning rate and the weight decay of a tensor."""
         o, n = self.o, self.state.scheduled
         high, low = o.float("lr"), o.float("min-lr", 0.0)
-        if name in ("embedding.word_embeddings.weight", "output_layer.weight"):
-            high, low = o.float("decoupled-lr", high), o.float("decoupled-min-lr", low)
+        kind, hidden = o.text("optimizer", "adam"), self.is_hidden(name)
+        if "decoupled-lr" in o and name in ("embedding.word_embeddings.weight", "output_layer.weight"):
+            high, low = o.float("decoupled-lr"), o.float("decoupled-min-lr", low)
+        elif kind == "sgd" and not hidden:
+            high, low = high * self.m.wider, low * self.m.wider
+        elif kind == "adam" and hidden:
+            high, low = high / self.m.wider, low / self.m.wider
         head_norm = "apply-wd-to-qk-layernorm" in o and (".q_layernorm." in name or ".k_layernorm." in name)
         decays = self.state.weights[name].ndim > 1 or head_norm
         return learning_rate(o, n, high, low), weight_decay(o, n) if decays else 0.0
@@ -341,7 +350,8 @@ class Trainer:
                 continue
             m[:] = beta1 * m + (1 - beta1) * g
             v[:] = beta2 * v + (1 - beta2) * g * g
-            root = np.sqrt(v / (1 - beta2**s.optimizer_step)) + eps
+            wider = self.m.wider if kind == "adam" and self.is_hidden(name) else 1
+            root = np.sqrt(v / (1 - beta2**s.optimizer_step)) + eps / wider
             w -= rate * (m / (1 - beta1**s.optimizer_step) / root + decay * w)
 
     def clip_scores(self):

@@ -22,6 +22,7 @@
 #define GLM      "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n"
 #define LATENT   "multi-latent-attention = true\nqk-layernorm = true\nlatent-norm-epsilon = 1e-6\n"
 #define ROPE     BASE LLAMA "ffn-hidden-size = 40\n"
+#define MUP      ROPE "use-mup = true\n"
 #define SCALED   ROPE "use-rope-scaling = true\n"
 #define LONG     ROPE "rope-short-factor = 1 2 3\nrope-long-factor = 1 2 3\n"
 #define YARN     BASE "position-embedding-type = yarn\nmscale = 0.5\nmscale-all-dim = 2\n"

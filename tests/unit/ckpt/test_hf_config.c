@@ -298,6 +298,13 @@ TEST(a_type_of_another_kind_is_refused) {
 static const struct {
     const char *field, *base, *change;
 } DIFFERENCES[] = {
+    {"softmax_scale", ROPE, "use-mup = true"},
+    {"softmax_scale", MUP, "mup-base-head-dim = 4"},
+    {"softmax_scale", MUP, "mup-attn-scale-power = 0.5"},
+    {"logits_scaling", MUP, "mup-base-hidden-size = 8"},
+    {"logits_scaling", MUP, "mup-output-mult = 2"},
+    {"embedding_multiplier", MUP, "mup-embedding-mult = 2"},
+    {"mup_embedding_mult", BASE "use-mup = true\n", "mup-embedding-mult = 2"},
     {"num_layers", ROPE, "num-layers = 5"},
     {"mtp_num_layers", ROPE, "mtp-num-layers = 1"},
     {"mtp_use_repeated_layer", ROPE "mtp-num-layers = 2\n", "mtp-use-repeated-layer = true"},
@@ -419,7 +426,8 @@ static const struct {
 };
 enum { N_DIFFERENCES = sizeof DIFFERENCES / sizeof *DIFFERENCES };
 
-/* Options of training and memory, which are not exported; two that are part of num_query_groups and activation. */
+/* Options of training and memory, which are not exported; two that are part of num_query_groups and activation; and
+ * those that are part of softmax_scale and logits_scaling. */
 static const char *const NOT_COMPARED[] = {"bias_gelu_fusion",
                                            "hf_model_type",
                                            "seq_length",
@@ -428,7 +436,12 @@ static const char *const NOT_COMPARED[] = {"bias_gelu_fusion",
                                            "group_query_attention",
                                            "hidden_dropout",
                                            "attention_dropout",
-                                           "classifier_dropout"};
+                                           "classifier_dropout",
+                                           "use_mup",
+                                           "mup_base_hidden_size",
+                                           "mup_base_head_dim",
+                                           "mup_attn_scale_power",
+                                           "mup_output_mult"};
 
 static bool is_not_compared(const char *field) {
     for (size_t i = 0; i < sizeof NOT_COMPARED / sizeof *NOT_COMPARED; i++)

@@ -97,13 +97,13 @@ TEST(what_has_no_effect_is_noted) {
 TEST(many_options_of_one_reason_are_counted) {
     Parsed p;
     parse(&p, 0,
-          "--mup-width-mult 1 --use-mup --mup-base-hidden-size 1 --mup-embedding-mult 1 --mup-output-mult 1 "
-          "--mup-base-head-dim 1 --mup-attn-scale-power 1");
+          "--dsa-indexer-n-heads 1 --dsa-indexer-head-dim 1 --dsa-indexer-topk 1 --dsa-indexer-topk-freq 1 "
+          "--dsa-indexer-skip-topk-offset 1 --dsa-indexer-loss-coeff 1");
     assert_string_equal(
         p.args.problems.s,
-        "--mup-width-mult, --use-mup, --mup-base-hidden-size, --mup-embedding-mult, --mup-output-mult, "
-        "--mup-base-head-dim and --mup-attn-scale-power are not supported: muP scales initial weights, "
-        "outputs and learning rates with the width. Remove this option.\n");
+        "--dsa-indexer-n-heads, --dsa-indexer-head-dim, --dsa-indexer-topk, --dsa-indexer-topk-freq, "
+        "--dsa-indexer-skip-topk-offset and --dsa-indexer-loss-coeff are not supported: Isotron has no "
+        "sparse or linear attention (DSA, Gated DeltaNet). Choose a model without them.\n");
     done(&p);
     parse(&p, 0,
           "--inprocess-restart --inprocess-max-iterations 1 --inprocess-soft-timeout 1 "

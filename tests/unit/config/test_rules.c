@@ -135,6 +135,7 @@ static const char *const GPT[][2] = {
     {"--embedding-layernorm --model bert --norm-placement post",
      "always normalizes its embeddings: remove --embedding-layernorm"},
     {"--scale-embedding --embedding-multiplier 2", "both multiply the embeddings: remove one of them"},
+    {"--use-mup --model bert", "Megatron-LM scales the logits of no other model. Remove it"},
     {"--parallel-residual one-norm --norm-placement post", "one-norm needs --norm-placement pre, not post"},
     {"--hidden-dropout 1", "--hidden-dropout 1 must be less than 1"},
     {"--fp8-format e4m3 --lane exact", "is too coarse for --lane exact: use bf16, fp16 or fp32"},

@@ -56,7 +56,7 @@ static inline const void *chain_attr(OpNumber op) {
     static const ActivationAttr gelu = {.kind = ACT_GELU_TANH};
     static const NormAttr norm = {.rms = true, .eps = 1e-5};
     static const RopeAttr rope = {.dim = 128};
-    static const AdamAttr adam = {{{.lr = 0.5}}, 0.5, 0.5, 1e-8, 0.5, 0.5, 1};
+    static const AdamAttr adam = {{{.lr = 0.5, .eps = 1e-8}}, 0.5, 0.5, 0.5, 0.5, 1};
     if (op == OP_activation || op == OP_activation_grad) return &gelu;
     return op == OP_rope ? (const void *)&rope : op == OP_adamw ? (const void *)&adam : &norm;
 }

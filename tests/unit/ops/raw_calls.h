@@ -149,11 +149,10 @@ static inline void a_piece_is_too_long(Call *c) {
 static inline void step_of_memory(Call *c) {
     pieces_have_gaps(c);
     *(StepNumbers *)c->in[2]->data =
-        (StepNumbers){.group = {{0.1, 0.1}, {.lr = 0.1}, {0.01, 0.1}, {.lr = 0.01}},
-                      .unbias1 = 1 / 0.19,
-                      .unbias2 = 1 / 0.0975,
-                      .grad_scale = 0.5,
-                      .updates = 1};
+        (StepNumbers){.unbias1 = 1 / 0.19, .unbias2 = 1 / 0.0975, .grad_scale = 0.5, .updates = 1};
+    for (int i = 0; i < STEP_GROUPS; i++)
+        ((StepNumbers *)c->in[2]->data)->group[i] =
+            (StepGroup){i & 2 ? 0.01 : 0.1, i & 1 ? 0 : 0.1, i & 4 ? 1e-3 : 1e-8};
 }
 static inline void step_without_update(Call *c) {
     step_of_memory(c);

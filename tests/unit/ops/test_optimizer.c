@@ -23,10 +23,9 @@ TEST(adamw_with_a_constant_gradient) {
     Tensor gt = flat(grad, F64, 3), pt = flat(p, F64, 3), mt = flat(m, F64, 3), vt = flat(v, F64, 3);
     Device *d = device_cpu(1);
     for (int step = 1; step <= 10; step++) {
-        const AdamAttr attr = {.group = {{lr, decay}},
+        const AdamAttr attr = {.group = {{lr, decay, eps}},
                                .beta1 = 0.9,
                                .beta2 = 0.95,
-                               .eps = eps,
                                .correction1 = 1 - pow(0.9, step),
                                .correction2 = 1 - pow(0.95, step),
                                .grad_scale = 4};
@@ -117,10 +116,9 @@ TEST(sums_do_not_depend_on_threads) {
 TEST(pieces_are_as_calls_of_their_own) {
     enum { N = 6 * 1024, PIECES = 4 };
     FlatPiece piece[PIECES] = {{0, 2048, 0}, {2112, 1, 3}, {2176, 1000, 1}, {4000, 2048, 2}};
-    AdamAttr all = {.group = {{0.1, 0.2}, {.lr = 0.1}, {0.3, 0.2}, {.lr = 0.3}},
+    AdamAttr all = {.group = {{0.1, 0.2, 1e-3}, {.lr = 0.1, .eps = 1e-2}, {0.3, 0.2, 1e-3}, {.lr = 0.3}},
                     .beta1 = 0.9,
                     .beta2 = 0.95,
-                    .eps = 1e-3,
                     .correction1 = 0.19,
                     .correction2 = 0.0975,
                     .grad_scale = 0.5};
@@ -167,7 +165,7 @@ TEST(pieces_lie_inside_the_parameters) {
     EXPECT_FAULT("a piece of 2 elements", update_piece(d, 0, 2, 0));
     EXPECT_FAULT("a piece of -1 elements", update_piece(d, 1, -1, 0));
     EXPECT_FAULT("at element -1 of", update_piece(d, -1, 1, 0));
-    EXPECT_FAULT("group 4", update_piece(d, 0, 1, 4));
+    EXPECT_FAULT("group 8", update_piece(d, 0, 1, 8));
     EXPECT_FAULT("group -1", update_piece(d, 0, 1, -1));
     device_free(d);
 }
@@ -217,9 +215,8 @@ static void run_adamw(Device *d, Tensor *step, const AdamAttr *attr, double out[
 
 TEST(numbers_in_memory_take_the_place_of_the_attributes) {
     StepNumbers numbers = {
-        .group = {{0.1, 0.2}}, .unbias1 = 1 / 0.19, .unbias2 = 1 / 0.0975, .grad_scale = 0.5};
-    AdamAttr attr = {
-        .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-3, .correction1 = 3, .correction2 = 5, .grad_scale = 7};
+        .group = {{0.1, 0.2, 1e-3}}, .unbias1 = 1 / 0.19, .unbias2 = 1 / 0.0975, .grad_scale = 0.5};
+    AdamAttr attr = {.beta1 = 0.9, .beta2 = 0.95, .correction1 = 3, .correction2 = 5, .grad_scale = 7};
     Tensor step = flat(&numbers, F64, STEP_WORDS);
     double before[3 * FEW], memory[3 * FEW], attributes[3 * FEW];
     Device *d = device_cpu(1);

@@ -329,11 +329,10 @@ static void check_optimizer(const Oracle *o, const char *name, const json_t *c, 
     Device *d = device_cpu(1);
     for (int step = 0; step < STEPS; step++) {
         const double lr = json_number_value(json_array_get(json_object_get(c, "lr"), (size_t)step));
-        const StepGroup group = {lr, number(c, "weight_decay")};
+        const StepGroup group = {lr, number(c, "weight_decay"), number(c, "eps")};
         const AdamAttr adam = {.group = {group},
                                .beta1 = number(c, "beta1"),
                                .beta2 = number(c, "beta2"),
-                               .eps = number(c, "eps"),
                                .correction1 = 1 - pow(number(c, "beta1"), step + 1),
                                .correction2 = 1 - pow(number(c, "beta2"), step + 1),
                                .grad_scale = 1};
