@@ -112,9 +112,8 @@ Err chat_open(const char *model, const Tokenizer *t, Chat **out) {
     Err e = read_files(c);
     if (!e.code && !c->n) e = read_config(c);
     if (!e.code && !c->n)
-        e = err_user("'%s' has no chat template: add chat_template.jinja, or \"chat_template\" in "
-                     "tokenizer_config.json",
-                     c->folder);
+        e = err_user("the tokenizer has no chat template: add chat_template.jinja, or \"chat_template\" in "
+                     "tokenizer_config.json, to its folder");
     if (e.code)
         chat_free(c);
     else
@@ -186,9 +185,7 @@ Err chat_render(const Chat *c, const ChatRequest *r, const struct tm *now, Str *
     if (!e.code)
         e = conversation_render(template, tokenizer_named(c->tokenizer), r, now, TEMPLATE_LIMITS, out);
     template_free(own);
-    if (!e.code) return ERR_OK;
-    return is_text(c, r) ? err_user("\"chat_template\": %.900s", e.msg)
-                         : err_user("'%s': %.900s", c->folder, e.msg);
+    return e.code && is_text(c, r) ? err_user("\"chat_template\": %.900s", e.msg) : e;
 }
 
 Err chat_encode(const Chat *c, const Str *text, int32_t **ids, TokenSpan **spans, size_t *count) {

@@ -6,7 +6,7 @@ import sys
 import time
 
 import model
-from oracle import API, CHAT, COMPLETE, Oracle
+from oracle import API, CHAT, COMPLETE, UPDATE, Oracle
 from program import ARITHMETIC, U
 from rows import FORCED, NAME, PATHS, Refused
 
@@ -136,7 +136,7 @@ class Judge:
     def refused(self, path, body, one, field):
         status, _, got = self.request(path, body)
         about = f"{path} {str(body)[:500]}\n got {status} {got}\nwant {one}"
-        assert status == one.status, about
+        assert status == one.status and (path == UPDATE or "isotron-functional" not in str(got)), about  # no local path
         if path == API:
             assert got.keys() == {"message"} and one.text in got["message"], about
             return

@@ -293,6 +293,7 @@ for ends, base in ("M", {}), ("T", {"prompt": None, "messages": HI}):
         *(Refused(x, "chat_template_kwargs", param="messages") for x in (3, "a", [])), Refused(NESTED,
         "nested too deeply", param="messages")])
     row(ends, "chat_template", "string", "{##}ab", "{##}abc", same=[None], base=base, refused=[
+        Refused("other", "there is no chat template 'other'; set", param="messages"),
         Refused("{{ a.b }}", '"chat_template": line 1', param="messages"), Refused("{% for %}",
         '"chat_template": line 1', param="messages")])
     row(ends, "documents", "any", [{"text": "d"}], [{"text": "d"}, {"text": "e"}], same=[None], base=base, refused=[
