@@ -127,7 +127,8 @@ static Refusal read_arguments(json_t *message) {
             return refuse(400, "messages", NULL, "a call in 'tool_calls' has no function with a name");
         if (!json_is_string(arguments)) continue;
         json_t *value = json_string_length(arguments)
-                            ? json_loadb(json_string_value(arguments), json_string_length(arguments), 0, NULL)
+                            ? json_loadb(json_string_value(arguments), json_string_length(arguments),
+                                         JSON_ALLOW_NUL, NULL)
                             : json_object();
         if (!json_is_object(value)) {
             json_decref(value);
