@@ -183,10 +183,10 @@ static const struct {
     {ENDPOINT_COMPLETIONS,
      "{\"prompt\": [\"a\", [1, 2, 3]], \"stream\": true, \"stream_options\": {\"include_usage\": true, "
      "\"continuous_usage_stats\": true}, \"return_token_ids\": true, \"user\": \"u\"}"},
-    {ENDPOINT_COMPLETIONS, "{\"prompt\": [4, 5], \"truncate_prompt_tokens\": 1, \"max_tokens\": 0, "
+    {ENDPOINT_COMPLETIONS, "{\"prompt\": [4.0, 5], \"truncate_prompt_tokens\": 1, \"max_tokens\": 0, "
                            "\"echo\": true, \"cache_salt\": \"s\", \"suffix\": \"\", \"model\": \"m\"}"},
     {ENDPOINT_CHAT,
-     "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}, "
+     "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"\\u0000a\"}]}, "
      "{\"role\": \"assistant\", \"content\": \"b\"}], \"continue_final_message\": true, \"logprobs\": "
      "true, \"top_logprobs\": 2, \"max_completion_tokens\": 7, \"skip_special_tokens\": false}"},
     {ENDPOINT_CHAT,
@@ -203,10 +203,11 @@ static const struct {
                     "\\\"parameters\\\": {\\\"a\\\": 1}}; {\\\"name\\\": \\\"g\\\"}\"}], "
                     "\"chat_template\": \"{{ x }}ipython\", \"tools\": [{\"type\": \"function\", "
                     "\"function\": {\"name\": \"f\"}}], \"chat_template_kwargs\": {\"x\": 1}}"},
-    {ENDPOINT_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
-                    "\"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": \"f\", \"arguments\": "
-                    "\"{\\\"a\\\": 1}\"}}]}, {\"role\": \"tool\", \"content\": \"3\"}], \"tools\": "
-                    "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"max_tokens\": 3}"},
+    {ENDPOINT_CHAT,
+     "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
+     "\"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": \"f\", \"arguments\": "
+     "\"{\\\"a\\\": \\\"\\\\u0000\\\"}\"}}]}, {\"role\": \"tool\", \"content\": \"3\"}], \"tools\": "
+     "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"max_tokens\": 3}"},
     {ENDPOINT_CHAT,
      "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tools\": [{\"type\": \"function\", "
      "\"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": "
@@ -218,7 +219,7 @@ static const struct {
      "{\"$ref\": \"#\"}, \"minItems\": 1, \"maxItems\": 3}, {\"additionalProperties\": {\"const\": "
      "true}}]}}}}"},
     {ENDPOINT_COMPLETIONS, "{\"prompt\": \"a\", \"response_format\": {\"type\": \"json_object\"}}"},
-    {ENDPOINT_MEGATRON, "{\"prompts\": [\"The\", \"a\"], \"tokens_to_generate\": 6, \"top_k\": 1, "
+    {ENDPOINT_MEGATRON, "{\"prompts\": [\"The\", \"\\u0000\"], \"tokens_to_generate\": 6, \"top_k\": 1, "
                         "\"logprobs\": true, \"add_BOS\": true, \"random_seed\": 3, \"stop_token\": 4}"},
     {ENDPOINT_TOKENIZE, "{\"prompt\": \"The loss\", \"add_special_tokens\": true}"},
     {ENDPOINT_TOKENIZE,
