@@ -92,14 +92,13 @@ for seed in range(3):
 for seed in range(3):
     done = subprocess.run([*map(str, [PROGRAM, "generate", "--load", saved, "--temperature", 1.7,
                                       "--tokens-to-generate", 30,
-                                      "--random-seed", seed, "--batch-invariant-mode", "--prompt", "The loss",
+                                      "--random-seed", seed, "--batch-invariant-mode", "--prompt", "the loss",
                                       *OPTIONS])],
                           capture_output=True)
-    ask = {"prompt": "The loss", "max_tokens": 30, "temperature": 1.7, "seed": seed}
+    ask = {"prompt": "the loss", "max_tokens": 30, "temperature": 1.7, "seed": seed}
     told = done.stdout.decode(errors="replace")
     assert server.post(COMPLETE, **ask, echo=True)["choices"][0]["text"] + "\n" == told, (ask, told)
-    text = server.post("/detokenize", tokens=server.post("/tokenize", prompt="The loss")["tokens"])["prompt"]
-    assert told == text + server.post(COMPLETE, **ask)["choices"][0]["text"] + "\n", (ask, text, told)
+    assert told == "the loss" + server.post(COMPLETE, **ask)["choices"][0]["text"] + "\n", (ask, told)
 for prompt in "The loss", "<s><s>The loss", "":
     told = json.loads(server.request("PUT", "/api", {"prompts": [prompt], "tokens_to_generate": 0, "logprobs": True,
                                                      "add_BOS": True})[2])
