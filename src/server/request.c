@@ -120,6 +120,10 @@ static Refusal read_arguments(json_t *message) {
     if (!calls || json_is_null(calls)) return SERVED;
     if (!json_is_array(calls))
         return field_wrong("messages", "a list of messages whose tool_calls are lists");
+    if (!json_array_size(calls)) { /* many templates would begin a part with calls */
+        json_object_del(message, "tool_calls");
+        return SERVED;
+    }
     json_array_foreach(calls, i, call) {
         json_t *function = json_object_get(call, "function"),
                *arguments = json_object_get(function, "arguments");
