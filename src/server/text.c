@@ -29,6 +29,15 @@ static char *decode(const TextStream *s, const int32_t *ids, size_t n, size_t *b
     return mem_strdup("");
 }
 
+/* Returns the number of bytes of a decoded window that are known. An invalid byte can turn a known character before it
+ * into U+FFFD, which then counts as known as a whole. */
+static size_t known(const TextStream *s, const char *text, size_t n) {
+    const size_t from = s->base < n ? s->base : n;
+    for (size_t i = 1; i < 3 && i <= from && from - i + 3 <= n && !s->bytes.len; i++)
+        if (!memcmp(text + from - i, REPLACEMENT, 3)) return from - i + 3;
+    return from;
+}
+
 /* Drops the first `from` tokens of the window. The next token's text depends only on the remaining tokens. */
 static void advance(TextStream *s, size_t from) {
     if (!s->n) return;
@@ -60,6 +69,17 @@ static bool ends_with(const char *s, size_t n, const char *end) {
     return n >= k && !memcmp(s + n - k, end, k);
 }
 
+/* Appends what a decoded window and another token have after the window's text. */
+static void add_after(const TextStream *s, const char *text, size_t n, Str *bytes) {
+    size_t from = known(s, text, n), before;
+    if (s->n > s->read) {
+        char *window = decode(s, s->window, s->n, &before);
+        if (before <= n && !memcmp(text, window, before)) from = before;
+        free(window);
+    }
+    if (n > from) str_add(bytes, text + from, n - from);
+}
+
 void text_piece(const TextStream *s, int32_t token, Str *bytes) {
     size_t n;
     const char *name = tokenizer_token_text(s->tokenizer, token, &n);
@@ -75,11 +95,12 @@ void text_piece(const TextStream *s, int32_t token, Str *bytes) {
     char *text = decode(s, ids, s->n + 1, &n);
     char copy[8] = "";
     if (name) snprintf(copy, sizeof copy, "%.7s", name);
-    if (ends_with(text, n, REPLACEMENT) && sscanf(copy, "<0x%2X>%n", &byte, &end) == 1 && end == 6)
+    if ((s->n > s->read || ends_with(text, n, REPLACEMENT)) && sscanf(copy, "<0x%2X>%n", &byte, &end) == 1 &&
+        end == 6)
         str_add(bytes, &(char){(char)byte},
                 1); /* a byte of a character, in a vocabulary that SentencePiece created */
-    else if (n > s->base)
-        str_add(bytes, text + s->base, n - s->base);
+    else
+        add_after(s, text, n, bytes);
     free(text), free(ids);
 }
 
@@ -87,10 +108,17 @@ int64_t text_offset(const TextStream *s, int32_t token) {
     bool cut = false;
     Str all = {0}, replaced = {0};
     int64_t offset = s->characters;
-    if (!s->bytes.len) return offset;
-    str_add(&all, s->bytes.s, s->bytes.len);
+    str_add(&all, s->bytes.s ? s->bytes.s : "", s->bytes.len);
     text_piece(s, token, &all);
-    if (!utf8_prefix(all.s, all.len, &cut) && !cut) { /* the token does not continue the character */
+    const bool continues = all.len == 1 && all.s[0] & 0x80; /* the bytes of a character in the window */
+    if (s->n > s->read && !continues) {
+        size_t n;
+        char *text = decode(s, s->window, s->n, &n);
+        const size_t from = known(s, text, n);
+        offset += (int64_t)utf8_count(text + from, n - from);
+        free(text);
+    } else if (s->bytes.len && !utf8_prefix(all.s, all.len, &cut) && !cut) {
+        /* the token does not continue the character */
         utf8_repair(s->bytes.s, s->bytes.len, &replaced);
         offset += (int64_t)utf8_count(replaced.s, replaced.len);
     }
@@ -162,7 +190,8 @@ static void release(TextStream *s, bool end, Str *out) {
 
 /* Adds the bytes of the tokens whose text is not known yet. */
 static void take(TextStream *s, const char *text, size_t n) {
-    if (n > s->base) str_add(&s->bytes, text + s->base, n - s->base);
+    const size_t from = known(s, text, n);
+    if (n > from) str_add(&s->bytes, text + from, n - from);
     advance(s, s->read);
 }
 

@@ -103,4 +103,56 @@ TEST(bytes_that_are_no_characters_are_replaced) {
     }
 }
 
+/* Bytes of a SentencePiece vocabulary. A token's piece has no text of the tokens before it, and its offset is the index
+ * of the character that it begins or continues. */
+TEST(bytes_of_a_vocabulary_have_pieces_and_offsets) {
+    enum { A = 274, E2 = 234, B82 = 138, AC = 180, UPPER = 73, LINE = 18 };
+    static const struct {
+        int32_t tokens[6];
+        const char *text, *pieces;
+        int offsets[6];
+    } CASES[] = {{{A, E2, B82, AC, A},
+                  "a\xE2\x82\xAC"
+                  "a",
+                  "a|\xE2|\x82|\xAC|a|",
+                  {0, 1, 1, 1, 2}},
+                 {{A, E2, A, A},
+                  "a\xEF\xBF\xBD"
+                  "aa",
+                  "a|\xE2|a|a|",
+                  {0, 1, 2, 3}},
+                 {{A, E2, B82, A, A},
+                  "a\xEF\xBF\xBD\xEF\xBF\xBD"
+                  "aa",
+                  "a|\xE2|\x82|a|a|",
+                  {0, 1, 1, 3, 4}},
+                 {{A, UPPER, E2, A},
+                  "aA\xEF\xBF\xBD"
+                  "a",
+                  "a|A|\xE2|a|",
+                  {0, 1, 2, 3}},
+                 {{A, LINE, E2, B82}, "a\n\xEF\xBF\xBD\xEF\xBF\xBD", "a|\n|\xE2|\x82|", {0, 1, 2, 2}}};
+    TokenizerConfig config = TOKENIZER_CONFIG_DEFAULT;
+    Tokenizer *bytes;
+    config.type = "HuggingFaceTokenizer";
+    config.model = "tests/data/tokenizer/unigram.json";
+    assert_ok(tokenizer_open(&config, &bytes));
+    for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
+        Str all = {0}, pieces = {0};
+        TextStream text;
+        text_begin(&text, bytes, &(StopList){0}, NULL, 0);
+        for (int i = 0; i < 6 && CASES[k].tokens[i]; i++) {
+            text_piece(&text, CASES[k].tokens[i], &pieces);
+            str_puts(&pieces, "|");
+            assert_int_equal(text_offset(&text, CASES[k].tokens[i]), CASES[k].offsets[i]);
+            text_push(&text, CASES[k].tokens[i], &all);
+        }
+        text_end(&text, &all);
+        assert_string_equal(all.s, CASES[k].text);
+        assert_string_equal(pieces.s, CASES[k].pieces);
+        str_free(&all), str_free(&pieces), text_free(&text);
+    }
+    tokenizer_free(bytes);
+}
+
 int main(void) { return run_all_tests(open_tokenizer, close_tokenizer); }
