@@ -187,6 +187,14 @@ assert math.isclose(per_step, both["plan"]["flops_per_sample"] * both["plan"]["b
 batches = [plan(*CONFIG, *words)["plan"]["batch"] for words in ([], ["--batch-invariant-mode"])]
 assert [(b["micro"], b["microbatches"]) for b in batches] == [(2, 4), (2, 8)], batches
 
+# The block method recomputes the first layers of each part of a stack on a stage. If it recomputes all layers of the
+# largest part, which is on the last stage, the memory is that of the uniform method with chunks of one layer.
+for words, layers in (PIPELINE, 2), ([*T5, "--pipeline-model-parallel-size", 2], 3):
+    each, most, fewer = (plan(*CONFIG, *words, "--recompute-granularity", "full", "--recompute-method", method,
+                              "--recompute-num-layers", n)["plan"]["memory"]
+                         for method, n in (("uniform", 1), ("block", layers), ("block", layers - 1)))
+    assert most == each and fewer[-1]["bytes"]["activations"] > each[-1]["bytes"]["activations"], (each, most, fewer)
+
 # A router's bias does not count as a parameter.
 router = plan(*CONFIG, *EXPERTS, "--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias")["plan"]
 assert router["rank_parameters"] == router["parameters"], router

@@ -780,16 +780,27 @@ def skip_train(program, quick):
     continued(program, "--ckpt-step 2 --skip-train", state, "--load", save)
 
 
-@row("check_for_nan_in_loss_and_grad")
-def not_finite(program, quick):
-    """A loss that is not finite: each step multiplies the weights by -1e12, until float overflows."""
-    o = program.words("--lane fp32 --lr 1e6 --weight-decay 1e6 --lr-decay-style constant --train-iters 8 --eval-iters 0 --log-interval 8")
+def not_finite(program, quick, words=""):
+    """A loss that is not finite: each step multiplies the trained weights by -1e12, until float overflows."""
+    o = program.words("--lane fp32 --lr 1e6 --weight-decay 1e6 --lr-decay-style constant --train-iters 8 --eval-iters 0"
+                      " --log-interval 8 " + words)
     expect("is not finite" in program.pretrain(o, status=1).text, "the run does not say why it stops")
     run = program.pretrain(o, "--no-check-for-nan-in-loss-and-grad")
     expect(len(run.records) == 8 and run.records[-1]["skipped"], "steps that are not finite are not skipped")
-    skipped, nan = sum(r["skipped"] for r in run.records), sum(r["lm_loss"] is None for r in run.records)
+    skipped = sum(r["skipped"] for r in run.records)
+    nan = sum(None in (r["lm_loss"], r.get("sop_loss", 0)) for r in run.records)
     told = f"number of skipped iterations: {skipped:3} | number of nan iterations: {nan:3} |"
     expect(nan and told in run.text, f"no '{told}' in the log")
+    return run
+
+
+row("check_for_nan_in_loss_and_grad")(not_finite)
+
+
+@row("check_for_nan_in_loss_and_grad", families=BERT)
+def second_not_finite(program, quick):
+    run = not_finite(program, quick, "--freeze-parameters embedding encoder lm_head output_layer pooler")
+    expect(all(r["lm_loss"] for r in run.records), "the first loss is not finite, although its weights are frozen")
 
 
 # ---- tokenizers: vocabulary size, end of document and padding ----
