@@ -1,6 +1,7 @@
 /* Tests that communication operations are in progress while ops compute, unless the option for it is off. The
  * flight recorder shows which operations have been started, but not waited for, when an op runs. */
 #include "comm/transport.h"
+#include "param/bucket.h"
 #include "run/launch.h"
 #include "unit/err.h"
 #include "unit/train/ranks_step.h"
@@ -293,6 +294,33 @@ TEST(data_parallelism_starts_with_attention) {
     early = starts_with_attention(ZERO1, LAYERS, EARLY);
     late = starts_with_attention(ZERO1, LAYERS, "");
     assert_true(late.gathers > early.gathers && late.sums > early.sums);
+}
+
+/* Compares the sizes of the operations, because each bucket has a different size. */
+static void train_and_check_buckets(void *arg, Comm *comm) {
+    Trainer *r = rank_trainer(arg, NULL, comm);
+    const Registry *g = r->run.model->registry;
+    const int n = g->n_buckets;
+    int gathers = 0, sums = 0;
+    rank_step(arg, r);
+    for (int i = 1; i < n; i++) assert_int_not_equal(g->buckets[i].shard, g->buckets[i - 1].shard);
+    for (int64_t i = 0; i < comm->recorder.count; i++) {
+        const CommFacts *at = &comm->recorder.ring[i].facts;
+        if (!strcmp(at->site, "param_gather"))
+            assert_int_equal(at->n, g->buckets[n - 1 - gathers++ % n].shard);
+        if (!strcmp(at->site, "grad_sum")) assert_int_equal(at->n, g->buckets[sums++ % n].shard);
+    }
+    assert_true(n > 2 && gathers == 2 * n && sums == n);
+    trainer_free(r);
+}
+
+/* A forward pass uses the last bucket first, and a backward pass completes the first bucket first. */
+TEST(buckets_are_gathered_and_summed_in_order_of_use) {
+    Setup *s = setup_new("--ranks %d --cpu-threads 1 --micro-batch-size 1 --global-batch-size 4 "
+                         "--use-distributed-optimizer --overlap-grad-reduce --ddp-bucket-size 300",
+                         RANKS);
+    comm_threads(RANKS, NULL, train_and_check_buckets, s);
+    setup_free(s);
 }
 
 /* ---- loading kernels ---- */
