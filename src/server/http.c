@@ -576,11 +576,11 @@ Err http_start(const HttpOptions *options, const Served *served, Queue *queue, H
     http->options = *options, http->served = served, http->queue = queue;
     const unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL |
                            (address->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0u);
-    http->daemon = MHD_start_daemon(
-        flags, (uint16_t)options->port, NULL, NULL, receive, http, MHD_OPTION_SOCK_ADDR, address->ai_addr,
-        MHD_OPTION_NOTIFY_COMPLETED, complete, NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u,
-        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_END);
+    http->daemon = MHD_start_daemon(flags, (uint16_t)options->port, NULL, NULL, receive, http,
+                                    MHD_OPTION_SOCK_ADDR, address->ai_addr, MHD_OPTION_NOTIFY_COMPLETED,
+                                    complete, NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
+                                    MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
+                                    MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_END);
     const int why = errno;
     freeaddrinfo(address);
     if (!http->daemon) {

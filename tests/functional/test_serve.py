@@ -47,6 +47,11 @@ isotron("pretrain", "--config", WORK / "run.conf", "--mock-data", *HF, "--save",
         "--max-position-embeddings", 256)
 server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.01, "--batch-invariant-mode",
                 "--speculative-model", saved, "--num-speculative-tokens", 3)
+# Two servers cannot share a port.
+second = subprocess.run([*map(str, [PROGRAM, "serve", "--load", saved, "--host", "127.0.0.1", "--port", server.port,
+                                    *OPTIONS])], capture_output=True, text=True, timeout=TIMEOUT_S)
+assert second.returncode == 2 and not second.stdout, second
+assert f"cannot listen on --host '127.0.0.1' --port {server.port}: Address already in use" in second.stderr, second
 messages = [{"role": "user", "content": [{"type": "text", "text": "The"}, {"type": "text", "text": "loss"}]}]
 ids = server.post("/tokenize", messages=messages)["tokens"]
 assert server.post("/tokenize", prompt="user: The\nloss\nassistant:", add_special_tokens=False)["tokens"] == ids
