@@ -473,7 +473,7 @@ TEST(num_workers_are_the_depth_of_the_prefetch) {
     } ROWS[] = {{"", 2}, {"--num-workers 0", 1}, {"--num-workers 1", 1}, {"--num-workers 7", 7}};
     const TokenFacts facts = {.eod = 31, .pad = -1, .vocab_size = 32};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
-        Setup *s = setup_new("--train-iters 1 --eval-iters 1 %s", ROWS[i].words);
+        Setup *s = setup_new("--seq-length 64 --train-iters 1 --eval-iters 1 %s", ROWS[i].words);
         int stopped_by;
         streams = 0;
         assert_ok(train(&s->config, &facts, NULL, &stopped_by));
