@@ -107,7 +107,7 @@ for field, change, said in [
     assert str(folder) not in error["message"], error
     if field == "tools" and "tools" in change:
         assert server.post("/tokenize", 400, messages=messages, **change)["error"] == error, error
-# an error in the folder's template names the folder
+# An error in the tokenizer's template does not name its folder, which clients must not see.
 told = server.post("/tokenize", 400, messages=messages, tools=tools, chat_template="fails")["error"]["message"]
-assert f"'{folder}': " in told and '"chat_template"' not in told, told
+assert told.startswith("line 1 of the chat template: ") and str(folder) not in told, told
 server.end()
