@@ -10,10 +10,9 @@
 
 /* Starts the text with any token that has text, because a tokenizer can omit the space at the start of a text. */
 static void begin_text(const Tokenizer *t, TextStream *text) {
-    size_t n;
     for (int32_t id = 0; id < tokenizer_vocab_size(t); id++) {
         text_begin(text, t, &(StopList){0}, &id, 1);
-        if (tokenizer_token_text(t, id, &n) && n && text->base) return;
+        if (text->base) return;
         text_free(text);
     }
     text_begin(text, t, &(StopList){0}, NULL, 0);
@@ -21,15 +20,13 @@ static void begin_text(const Tokenizer *t, TextStream *text) {
 
 Vocabulary *constraint_vocabulary(const Tokenizer *t) {
     const int32_t n = tokenizer_vocab_size(t);
-    size_t named;
     Str bytes = {0};
     TextStream text;
     TokenText *texts = mem_zero((size_t)n + 1, sizeof *texts);
     begin_text(t, &text);
     for (int32_t id = 0; id < n; id++) {
         const size_t begin = bytes.len;
-        if (!tokenizer_is_special(t, id) && tokenizer_token_text(t, id, &named))
-            text_piece(&text, id, &bytes);
+        if (!tokenizer_is_special(t, id)) text_piece(&text, id, &bytes);
         texts[id].n = (int32_t)(bytes.len - begin);
     }
     const char *at = bytes.s ? bytes.s : "";

@@ -496,6 +496,8 @@ assert info == {"max_model_len": POSITIONS, "bos_token": None, "eos_token": None
 got, _, text = server.request("PUT", API, {"prompts": ["a"], "add_BOS": True})
 assert got == 400 and json.loads(text) == {"message":
     "the tokenizer has no token that begins a text: remove 'add_BOS'"}, text
+twelve = {"type": "json_schema", "json_schema": {"schema": {"const": 12}}}  # its tokens have no names
+assert server.post(COMPLETE, prompt="a", response_format=twelve)["choices"][0]["text"] == "12"
 for length, passes in (20, 1), (21, 2):  # a pass has at most 20 tokens
     before = settled(server)
     server.post(COMPLETE, prompt="a" * length, max_tokens=1)
