@@ -1,5 +1,6 @@
-/* The attributes of the ops: the inputs of their kernels that are not tensors. Each op with attributes has one struct;
- * kernels/ops.def lists the ops with their operands. A struct contains no pointers, because the tape copies it. */
+/* The attributes of the ops, that is, the kernel inputs that are not tensors. Each op with attributes has one
+ * struct; kernels/ops.def lists the ops with their operands. Attribute structs contain no pointers, because
+ * the tape copies them. */
 #pragma once
 
 #include <math.h>
@@ -19,14 +20,14 @@ typedef enum Activation {
     ACT_RELU,
     ACT_TANH,
     ACT_XIELU, /* xIELU has parameters, so only ops/xielu.h computes it */
-    /* Gated: the input is [..., gate | up], and the output act(gate) * up has half its width. */
+    /* Gated: the input is [..., gate | up], and the output act(gate) * up is half as wide. */
     ACT_SWIGLU, /* SwiGLU: act is SiLU */
     ACT_GEGLU_TANH,
     ACT_GEGLU_ERF,
     ACT_QUICK_GEGLU,
 } Activation;
 static inline bool activation_is_gated(Activation a) { return a >= ACT_SWIGLU; }
-/* If the activation has a gate: y = act(min(gate, limit)) * (min(max(up, -limit), limit) + offset). */
+/* A gated activation computes y = act(min(gate, limit)) * (min(max(up, -limit), limit) + offset). */
 typedef struct ActivationAttr {
     Activation kind;
     double limit; /* 0 if there is no limit */
@@ -34,13 +35,13 @@ typedef struct ActivationAttr {
 } ActivationAttr;
 
 typedef struct LinearAttr {
-    /* If true, the order in which an element's terms are added does not depend on the number of rows and columns. The
-     * gradient of a weight is then one chain of multiply-adds in the order of the rows. */
+    /* If true, the order in which an element's terms are added does not depend on the number of rows and
+     * columns. Each element of a weight's gradient is then one chain of multiply-adds in row order. */
     bool fixed_order;
-    /* linear: if true, no op has written the weight since it was last copied to the device, so a GPU can read it while
-     * earlier ops run */
+    /* linear: if true, no op has written the weight since the weight was last copied to the device, so a GPU
+     * can read it while earlier ops run */
     bool steady;
-    Activation activation; /* the activation that computes `act` from y, or x from `pre`; it has no gate */
+    Activation activation; /* computes `act` from y, or x from `pre`; must not be gated */
 } LinearAttr;
 
 typedef struct LinearHeadsAttr {
@@ -49,7 +50,7 @@ typedef struct LinearHeadsAttr {
 } LinearHeadsAttr;
 
 typedef struct Fp8ScaleAttr {
-    double largest; /* the FP8 value to which the scale maps the amax */
+    double largest; /* the FP8 value to which the scale maps the amax (the largest |x|) */
     /* fp8_scale: if true, the scale is computed from this step's amax; if false, from the largest of all n amaxes. An
      * amax that is 0 or not finite leaves the scale unchanged. */
     bool most_recent;
@@ -57,7 +58,8 @@ typedef struct Fp8ScaleAttr {
 
 typedef struct QuantizeAttr {
     Fp8Type type;
-    /* The block size if each block has a scale, which is then a power of two. Rows are counted as in tensor_rows. */
+    /* The block size, if each block has a scale; the scales of blocks are powers of two. Rows are counted as
+     * in tensor_rows. */
     int64_t rows, columns;
 } QuantizeAttr;
 
@@ -65,8 +67,8 @@ typedef struct Fp8CastAttr {
     Fp8Blocks blocks; /* with FP8_WHOLE, the state contains the scale */
 } Fp8CastAttr;
 
-/* Elements [first, first + n) of a weight [rows, columns] in row-major order. n is the number of elements in the
- * operand. */
+/* Selects elements [first, first + n) of a row-major weight [rows, columns]; n is the operand's number of
+ * elements. */
 typedef struct Fp8PartAttr {
     int64_t rows, columns, first;
     Fp8Blocks blocks; /* FP8_WHOLE or FP8_SQUARES */
@@ -75,46 +77,47 @@ typedef struct Fp8PartAttr {
 
 typedef struct Fp8GemmAttr {
     Fp8Blocks a, b; /* at most one of them is FP8_SQUARES */
-    /* if true, sums may have fewer bits than fp32: the tensor cores of Hopper keep about 14 bits */
+    /* if true, accumulators may be less precise than fp32: Hopper's tensor cores keep about 14 bits */
     bool fast;
-    Activation activation; /* the activation that computes `act`; it has no gate */
+    Activation activation; /* computes `act`; must not be gated */
 } Fp8GemmAttr;
 
 typedef struct NormAttr {
     bool rms;      /* if true, RMSNorm (no mean, no bias); otherwise LayerNorm */
-    bool no_gain;  /* the gain is not a parameter; the kernels read a gain of ones */
-    bool no_bias;  /* LayerNorm without a bias; if true, the kernels do not read the bias */
-    bool one_plus; /* the gain is stored as w and applied as 1 + w (--apply-layernorm-1p) */
+    bool no_gain;  /* if true, the gain is not a parameter, and the kernels read a gain of ones */
+    bool no_bias;  /* if true, LayerNorm has no bias, and the kernels do not read one */
+    bool one_plus; /* if true, the gain is stored as w and applied as 1 + w (--apply-layernorm-1p) */
     double eps;
 } NormAttr;
 
 typedef struct RopeAttr {
-    int32_t dim;      /* number of leading elements that are rotated in each head; even */
+    int32_t dim;      /* number of leading elements of each head that are rotated; even */
     bool interleaved; /* if true, the pairs are (2i, 2i+1); otherwise (i, i + dim/2) */
-    bool inverse;     /* if true, rotates back, as the backward pass does */
+    bool inverse;     /* if true, rotates in the opposite direction, as in the backward pass */
 } RopeAttr;
 
-/* The attributes of dropout. The random numbers of dropout depend on global indices (base/philox.h). Element i of
- * site is kept if philox_u32(seed, site, i) >= rate * 2^32, and is then multiplied by 1 / (1 - rate). For jitter,
- * `rate` is the largest difference between a factor and 1. */
+/* The attributes of dropout and jitter. Random numbers depend on global indices (base/philox.h). Dropout
+ * keeps element i of `site` if philox_u32(seed, site, i) >= rate * 2^32, and multiplies it by 1 / (1 - rate).
+ * For jitter, `rate` is the largest difference between a factor and 1. */
 typedef struct DropoutAttr {
     double rate;
     uint64_t seed, site;
-    int64_t first_sample; /* index of the microbatch's first sample among all samples of the run */
+    int64_t first_sample; /* index of the microbatch's first sample, counted over the entire run */
     int64_t seq_total;    /* length of the full sequence */
     SequenceSlice slice;  /* the part of the sequence that this tensor's rows contain */
 } DropoutAttr;
 
 typedef enum RouterScore {
-    ROUTER_TOPK_SOFTMAX, /* a softmax over the chosen experts only */
-    /* a softmax over all experts, so the probabilities of the chosen experts do not sum to 1 */
+    ROUTER_TOPK_SOFTMAX, /* a softmax over only the selected experts */
+    /* a softmax over all experts, so the selected experts' probabilities do not sum to 1 */
     ROUTER_SOFTMAX,
-    ROUTER_SIGMOID,      /* s = sigmoid(logit); if topk > 1, s / (sum of s over the chosen experts + 1e-20) */
+    ROUTER_SIGMOID,      /* s = sigmoid(logit); if topk > 1, s / (sum of the selected experts' s + 1e-20) */
     ROUTER_SQRTSOFTPLUS, /* s = sqrt(log(1 + exp(logit))), normalized like ROUTER_SIGMOID */
-    /* for each choice, a softmax over the experts whose logits are near the choice's, without those chosen earlier */
+    /* for each selected expert, a softmax over the experts with similar logits, except those selected
+     * earlier */
     ROUTER_SPARSEMIXER,
 } RouterScore;
-/* The values by which experts are ranked, before a bias is added. */
+/* The values by which experts are ranked. Biases are added to these values. */
 typedef enum RouterOrder {
     ORDER_SCORES,
     ORDER_LOGITS,
@@ -122,11 +125,12 @@ typedef enum RouterOrder {
 } RouterOrder;
 typedef struct RouteAttr {
     RouterScore score;
-    /* Experts are divided into `groups` groups, and only experts of the best group_topk groups can be chosen. A group's
-     * score is the sum of its best `group_scores` scores. If groups <= 1, all experts can be chosen. */
+    /* Experts are divided into `groups` groups, and only experts in the best group_topk groups can be
+     * selected. A group's score is the sum of its `group_scores` best scores. If groups <= 1, any expert can
+     * be selected. */
     int64_t groups, group_topk, group_scores;
     double scaling; /* factor by which probabilities are multiplied */
-    /* ROUTER_SPARSEMIXER: a logit x is near the choice's logit c if c - x <= band max(|x|, c) */
+    /* ROUTER_SPARSEMIXER: logit x is similar to a selected expert's logit c if c - x <= band max(|x|, c) */
     double band;
     RouterOrder order;
 } RouteAttr;
@@ -134,16 +138,16 @@ typedef struct RouteAttr {
 typedef enum RandomLogits {
     RANDOM_NONE,
     RANDOM_REPLACES,      /* replaces every logit with a random number */
-    RANDOM_BIASES_SAMPLE, /* adds one random vector to all logits of a sample */
-    RANDOM_BIASES_LAYER,  /* adds the same random vector to all logits of a layer, in every step */
+    RANDOM_BIASES_SAMPLE, /* for each sample, adds one random vector to the logits of all its tokens */
+    RANDOM_BIASES_LAYER,  /* for each layer, adds one random vector to all tokens' logits in all steps */
 } RandomLogits;
 typedef struct RandomLogitsAttr {
     RandomLogits kind;
-    double std;        /* standard deviation of the random numbers, which have a normal distribution */
-    DropoutAttr index; /* what a random number depends on; `rate` is not used */
+    double std;        /* standard deviation of the normally distributed random numbers */
+    DropoutAttr index; /* the values that determine a random number; `rate` is not used */
 } RandomLogitsAttr;
 
-/* Returns the index of the random number for the first expert in a row of the logits [s, samples, experts]. */
+/* Returns the index of the random number for expert 0 in a row of the logits [s, samples, experts]. */
 HOST_DEVICE static inline int64_t random_logits_first(const RandomLogitsAttr *a, int64_t row, int64_t samples,
                                                       int64_t experts) {
     const int64_t sample = a->index.first_sample + row % samples;
@@ -156,16 +160,16 @@ typedef enum RouterLossKind { ROUTER_BALANCE, ROUTER_Z } RouterLossKind;
 typedef struct RouterLossAttr {
     RouterLossKind kind;
     RouterScore score; /* BALANCE: a softmax, or the scores of all experts divided by (their sum + 1e-20) */
-    /* number of ranks that share the microbatch, each with the same number of tokens */
+    /* number of ranks that share the microbatch; each rank has the same number of tokens */
     int ranks;
 } RouterLossAttr;
 
 typedef struct DispatchAttr {
     int64_t capacity; /* maximum number of rows per expert, or 0 if there is no limit (dropless) */
     bool pad;         /* if true, every expert has exactly `capacity` rows */
-    /* which copies an expert drops beyond its capacity: if true, the last ones; otherwise the least probable ones */
+    /* if true, an expert over capacity drops its last copies; otherwise, its least probable ones */
     bool by_position;
-    /* if true, only copies for experts >= `first` are dispatched; other ranks dispatch the rest */
+    /* if true, dispatches only copies for experts >= `first`; other ranks dispatch the rest */
     bool local;
     int64_t first;
 } DispatchAttr;
@@ -191,8 +195,8 @@ typedef struct QuantileBiasAttr {
     double ema; /* weight of the old bias in the moving average */
 } QuantileBiasAttr;
 
-/* Returns the new bias of expert e of n, before the mean of the biases is subtracted. op_quantile describes sum [n +
- * 1]. */
+/* Returns the new bias of expert e (of n experts), before the mean of the biases is subtracted. The comment
+ * on op_quantile describes sum [n + 1]. */
 HOST_DEVICE static inline double quantile_step(double ema, double bias, const double *sum, int64_t e,
                                                int64_t n) {
     return ema * bias + (1 - ema) * (sum[e] / sum[n]);
@@ -211,18 +215,19 @@ typedef struct AttentionAttr {
     double scale;             /* factor by which q.k is multiplied before the softmax */
     double softcap;           /* if not 0, a scaled score x becomes softcap tanh(x / softcap) */
     SequenceSlice query, key; /* the positions of the rows of q, and of the rows of k and v */
-    /* The query at position p attends to keys in [p - left, p + right]. WINDOW_OFF means no limit on that side.
-     * Causal attention has window_right = 0. */
+    /* The query at position p attends to keys in [p - window_left, p + window_right]. WINDOW_OFF means no
+     * limit on that side. Causal attention has window_right = 0. */
     int64_t window_left, window_right;
-    /* Keys are divided into chunks of this many positions, counted from first_key, and a query does not attend to
-     * chunks before its own. 0 means that there are no chunks. */
+    /* Keys are divided into chunks of this many positions, counted from first_key, and a query does not
+     * attend to chunks before the one that contains its position. 0 means that there are no chunks. */
     int64_t chunk_size;
-    int64_t first_head, heads; /* index of q's head 0 among all heads of the model, for dropout */
-    int64_t first_local;       /* index of q's head 0 among the heads that have a sink or a bias here */
-    /* Each score's bucket (kernels/relative_buckets.h) has a bias, which is added after scaling. */
+    int64_t first_head, heads; /* index of q's head 0 among the layer's heads, and number of these heads */
+    int64_t first_local;       /* index of q's head 0 among this rank's heads that have a sink or a bias */
+    /* Relative position bias: each bucket (kernels/relative_buckets.h) has a bias that is added to scaled
+     * scores. */
     int64_t bias_max_distance;
     bool bias_bidirectional; /* if false, all later keys share bucket 0 */
-    double alibi;            /* if not 0, alibi_bias is added to scores after scaling */
+    double alibi;            /* if not 0, alibi_bias is added to scaled scores */
     int64_t page;            /* paged_attention: number of rows per page, a multiple of PAGE_ROWS */
     /* The dropout index of a probability is ((sample*heads + head)*S + query)*S + key. S is seq_total, which is at
      * least the length of each sequence. */
@@ -234,10 +239,10 @@ typedef struct RopePagedAttr {
     RopeAttr rope;
 } RopePagedAttr;
 
-/* ALiBi (Press et al., 2022): the bias of a score is proportional to the distance between key and query. The slopes
- * of n heads are 2^(-alibi i / n) for i = 1 to n. If n is not a power of two, let m be the largest power of two below
- * n: the first m heads have the slopes of m heads, and the others have the slopes of heads 1, 3, 5, ... of 2 m
- * heads. */
+/* ALiBi (Press et al., 2022): a score's bias is proportional to the distance between key and query. The
+ * slopes for n heads are 2^(-alibi i / n) for i = 1 to n. If n is not a power of two, let m be the largest
+ * power of two below n: the first m heads use the slopes for m heads, and the others use slopes 1, 3, 5, ...
+ * of those for 2 m heads. */
 HOST_DEVICE static inline double alibi_bias(const AttentionAttr *a, int64_t head, int64_t key_minus_query) {
     const int64_t i = a->first_head + head;
     int64_t m = 1;
@@ -246,8 +251,8 @@ HOST_DEVICE static inline double alibi_bias(const AttentionAttr *a, int64_t head
     return -fabs((double)key_minus_query) * exp2(-a->alibi / (double)m * steps);
 }
 
-/* Returns the first position that the query at position p attends to. first_key is the position at which its document
- * begins. */
+/* Returns the first position that the query at position p attends to. first_key is the position at which the
+ * query's document begins. */
 HOST_DEVICE static inline int64_t attention_begin(int64_t window_left, int64_t chunk_size, int64_t p,
                                                   int64_t first_key) {
     const int64_t window = window_left == WINDOW_OFF ? 0 : p - window_left,
@@ -256,19 +261,21 @@ HOST_DEVICE static inline int64_t attention_begin(int64_t window_left, int64_t c
 }
 
 typedef struct EmbeddingAttr {
-    /* This table contains the rows from `first` on, of `total` in the full table. The output for other ids is 0. */
+    /* The table operand contains the full table's rows from `first` on; the full table has `total` rows. The
+     * output is 0 for ids whose rows are not in the operand. */
     int64_t first, total;
 } EmbeddingAttr;
 
 typedef struct LossAttr {
-    /* columns >= vocab are padding: they are not part of the softmax, and their gradient is 0 */
+    /* columns >= vocab are padding: the softmax excludes them, and their gradient is 0 */
     int64_t vocab;
     int64_t first; /* index of the tensor's column 0 in the full vocabulary */
 } LossAttr;
 
-/* A part of a flat buffer that an op processes. A piece is stored as a row of an I64 tensor. */
+/* A part of a flat buffer, which an optimizer op processes as a unit. A piece is stored as a row of an I64
+ * tensor. */
 typedef struct FlatPiece {
-    int64_t begin, count; /* first element and number of elements, at most PIECE_MOST */
+    int64_t begin, count; /* first element, and number of elements (at most PIECE_MOST) */
     int64_t group;        /* index in StepNumbers.group */
 } FlatPiece;
 enum { PIECE_WORDS = sizeof(FlatPiece) / sizeof(int64_t), PIECE_MOST = 2048, STEP_GROUPS = 8 };
@@ -277,13 +284,14 @@ typedef struct StepGroup {
     double eps; /* only adamw reads it */
 } StepGroup;
 
-/* The numbers that differ between steps, stored as a row of an F64 tensor that a CUDA graph reads when it runs. Such a
- * row replaces the numbers in the attributes. */
+/* The numbers that differ between optimizer steps. The numbers are stored as a row of an F64 tensor, so that
+ * a CUDA graph reads the current numbers each time it runs. Numbers in such a tensor replace the numbers in
+ * the attributes. */
 typedef struct StepNumbers {
     StepGroup group[STEP_GROUPS];
     double unbias1, unbias2; /* AdamW: 1 / (1 - beta^step) */
     double grad_scale;
-    double updates; /* 0 if the step changes no parameter */
+    double updates; /* 0 if the step must leave the parameters unchanged */
 } StepNumbers;
 enum { STEP_WORDS = sizeof(StepNumbers) / sizeof(double) };
 
@@ -292,7 +300,7 @@ typedef struct ClipAttr {
 } ClipAttr;
 typedef struct ClipOutcome {
     double norm, clip; /* norm of the scaled gradient, and clipping coefficient */
-    double updates;    /* 0 if a norm is not finite: the step then changes no parameter */
+    double updates;    /* 0 if a norm is not finite: the step then leaves the parameters unchanged */
 } ClipOutcome;
 enum { CLIP_WORDS = sizeof(ClipOutcome) / sizeof(double), CLIP_NORMS = 2 /* maximum number of norms */ };
 
@@ -300,14 +308,14 @@ typedef struct AdamAttr {
     StepGroup group[STEP_GROUPS];
     double beta1, beta2;
     double correction1, correction2; /* 1 - beta^step */
-    /* the gradient is first multiplied by this factor, which combines unscaling, averaging and clipping */
+    /* factor by which the gradient is multiplied; combines unscaling, averaging and clipping */
     double grad_scale;
 } AdamAttr;
 
 typedef struct SgdAttr { /* also the attributes of Muon's ops */
     StepGroup group[STEP_GROUPS];
     double momentum, grad_scale;
-    bool nesterov; /* only muon_momentum reads it */
+    bool nesterov; /* read only by muon_momentum */
 } SgdAttr;
 
 typedef struct LionAttr {
@@ -315,17 +323,17 @@ typedef struct LionAttr {
     double beta1, beta2, grad_scale;
 } LionAttr;
 
-/* Describes which rows of a weight affect attention scores. Every `rows` rows belong to one group of `heads` heads. In
- * each group, rows [begin, end) are multiplied by a factor. */
+/* Describes which rows of a weight QK clipping scales. Every `rows` consecutive rows belong to one group of
+ * `heads` heads. In each group, rows [begin, end) are multiplied by a factor. */
 typedef struct QkClipAttr {
-    /* index of the operand's first element in the full weight, and the weight's number of columns */
+    /* index in the full weight of the operand's first element, and number of columns of the weight */
     int64_t first, columns;
     int64_t rows, begin, end, heads;
     double threshold, exponent;
 } QkClipAttr;
 
-/* Returns the factor by which an element of the operand is multiplied. `max` contains each head's largest score, or 0
- * if it is negative. */
+/* Returns the factor by which an element of the operand is multiplied. `max` contains each head's largest
+ * score, or 0 if that score is negative. */
 HOST_DEVICE static inline double qk_clip_factor(const QkClipAttr *a, const double *max, int64_t element) {
     const int64_t row = (a->first + element) / a->columns, group = row / a->rows, at = row % a->rows;
     double most = 0;
@@ -334,9 +342,9 @@ HOST_DEVICE static inline double qk_clip_factor(const QkClipAttr *a, const doubl
     return most > a->threshold && most < HUGE_VAL ? pow(a->threshold / most, a->exponent) : 1;
 }
 
-enum { SUM_BLOCK = 64 }; /* shards of parameters begin at multiples of SUM_BLOCK */
+enum { SUM_BLOCK = 64 }; /* parameter shards begin at multiples of SUM_BLOCK */
 typedef struct SumAttr {
-    int64_t block; /* number of elements per sum of squares in double: SUM_BLOCK, or 1 */
+    int64_t block; /* number of elements whose squares are first summed in double: SUM_BLOCK or 1 */
 } SumAttr;
 
 typedef struct SnapAttr {

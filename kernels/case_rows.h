@@ -1,4 +1,4 @@
-/* Macros for the rows of cases.def and of the tests' lists of calls. */
+/* Macros for the rows of cases.def, and for the lists of calls in the tests. */
 #pragma once
 
 #include "kernels/attr.h"

@@ -4,30 +4,30 @@
 #include "kernels/ops.h"
 
 typedef enum CaseContent {
-    CONTENT_SIGNED,    /* numbers in [-1, 1], or the integer 0 */
-    CONTENT_POSITIVE,  /* in (0, 1] */
-    CONTENT_WIDE,      /* numbers of many magnitudes; only in tests */
+    CONTENT_SIGNED,    /* floating-point numbers in [-1, 1]; for integer operands, 0 */
+    CONTENT_POSITIVE,  /* numbers in (0, 1] */
+    CONTENT_WIDE,      /* numbers of many magnitudes; used only in tests */
     CONTENT_WHOLE,     /* integers in [low, low + range) */
     CONTENT_POSITIONS, /* 0, 1, ... along the last dimension */
-    CONTENT_CHOICES,   /* i % range: experts, assigned round-robin to the copies of tokens */
-    CONTENT_ROWS,      /* each copy's row when rows are grouped by expert */
-    CONTENT_COPIES,    /* the inverse of CONTENT_ROWS: the copy that each row holds */
-    /* along the last dimension: where equal shares of `range` rows begin, then `range` */
+    CONTENT_CHOICES,   /* i % range: each token copy's expert, assigned round-robin */
+    CONTENT_ROWS,      /* each copy's row, with rows grouped by expert */
+    CONTENT_COPIES,    /* the copy in each row; the inverse of CONTENT_ROWS */
+    /* along the last dimension: the first rows of equal shares of `range` rows, then `range` */
     CONTENT_OFFSETS,
 } CaseContent;
 
-/* Types that depend on the run: CASE_STORAGE is the type of activations. CASE_PRECISE is the type of main gradients,
- * statistics and the router. */
+/* Types that depend on the run: CASE_STORAGE is the type of activations; CASE_PRECISE is the type of main
+ * gradients, statistics and the router. */
 enum { CASE_STORAGE = DTYPES, CASE_PRECISE };
 
-/* An operand of a call. An operand without dimensions is absent. */
+/* An operand of a call. The operand is absent if it has no dimensions. */
 typedef struct CaseOperand {
     int dtype; /* a DType, CASE_STORAGE or CASE_PRECISE */
     CaseContent content;
     bool updated;   /* has TENSOR_ACCUM */
     bool main_grad; /* has TENSOR_MAIN_GRAD */
     bool parameter; /* a parameter of a model, with a main gradient */
-    bool shared;    /* a parameter whose gradient depends on how samples are grouped */
+    bool shared;    /* a parameter whose gradient is one sum over all tokens */
     int64_t low, range;
     int64_t gap;  /* number of unused elements between rows */
     bool swapped; /* in memory, the first two dimensions are swapped */

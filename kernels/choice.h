@@ -1,27 +1,28 @@
-/* Chooses a token from a row of logits. The CPU and the GPU make the same choice from equal logits. A token's weight is
- * its probability divided by the likeliest token's probability. Weights are rounded to integers, so their sums do not
- * depend on the order of summation. docs/reference/numerics.md bounds the rounding error. */
+/* Chooses a token from a row of logits. From equal logits, the CPU and the GPU choose the same token. A
+ * token's weight is proportional to its probability divided by the likeliest token's probability. Weights are
+ * rounded to integers, so their sums do not depend on the order of summation. docs/reference/numerics.md
+ * bounds the rounding error. */
 #pragma once
 
 #include <stdint.h>
 
 #include "base/host_device.h"
 
-/* How to choose from a row of logits; stored as a row of an integer operand. If all members are zero, the choice is the
- * likeliest token. */
+/* Specifies how to choose from a row of logits; stored as a row of an integer operand. If all members are
+ * zero, the likeliest token is chosen. */
 typedef struct ChoiceRow {
-    /* 1 / temperature; if 0, choose the likeliest token or, among equally likely tokens, the one with the lowest id */
+    /* 1 / temperature; if 0, choose the likeliest token (if several are equally likely, the lowest id) */
     double rate;
-    double least;         /* keep tokens with rate * (logit - largest logit) >= this value; -INFINITY: all */
+    double least;         /* keep tokens with rate * (logit - largest logit) >= least; -INFINITY: all */
     double top_p;         /* 0: off */
     double uniform;       /* in (0, 1); selects the token */
     int64_t top_k;        /* 0: off; 1: choose the likeliest token */
-    int64_t known, token; /* if `known` is not 0, the choice is `token` */
+    int64_t known, token; /* if `known` is not 0, `token` is chosen */
     int64_t sums;         /* if not 0, compute Chosen.sum */
 } ChoiceRow;
 
 typedef struct Chosen {
-    int64_t token;     /* -1 if a logit is not finite; the other members are then not set */
+    int64_t token;     /* -1 if a logit is not finite; in this case, the other members are not set */
     double logit, top; /* the token's logit, and the largest logit */
     uint64_t sum;      /* sum of the weights at temperature 1; 0 if not computed */
 } Chosen;
@@ -31,21 +32,21 @@ enum {
     CHOSEN_WORDS = sizeof(Chosen) / sizeof(int64_t)
 };
 
-/* Returns the likeliest token's weight: a power of two for which n weights sum to at most 2^62. */
+/* Returns the likeliest token's weight, a power of two such that n weights sum to at most 2^62. */
 static inline double choice_scale(int64_t n) {
     double scale = 0x1p62;
     for (; n > 1; n = (n + 1) / 2) scale /= 2;
     return scale;
 }
 
-/* Returns the integer part of p * total, at most total. */
+/* Returns the integer part of p * total, or `total` if that is smaller. */
 HOST_DEVICE static inline uint64_t choice_part(double p, uint64_t total) {
     const double part = p * (double)total;
     return part < (double)total ? (uint64_t)part : total;
 }
 
-/* Makes a choice. This function is the reference for all other implementations. Some logits may be -INFINITY, but not
- * all of them. */
+/* Chooses a token. This function is the reference for all other implementations. Some of the logits may be
+ * -INFINITY, but not all of them. */
 Chosen choice_make(const double *logits, int64_t n, const ChoiceRow *);
-/* Returns log softmax(logits)[token]. Chosen.sum must have been computed from n logits. */
+/* Returns log softmax(logits)[token]. Requires that Chosen.sum was computed from n logits. */
 double choice_logprob(const Chosen *, int64_t n);

@@ -1,6 +1,6 @@
-/* Layout of the scales for an FP8 matrix [rows, columns] used as a GEMM operand whose columns are the reduction
- * dimension (NVIDIA cuBLAS documentation, 3.1.4.5: layouts for GEMMs on Hopper). `inverse` contains 1 / scale, by which
- * FP8 values are multiplied. */
+/* The layout of the scales for an FP8 matrix [rows, columns] that is a GEMM operand, with the columns as the
+ * reduction dimension (NVIDIA cuBLAS documentation, 3.1.4.5: layouts for GEMMs on Hopper). `inverse` contains
+ * 1 / scale, the factor by which an FP8 value is multiplied to restore the number that it represents. */
 #pragma once
 
 #include <stdint.h>
@@ -8,7 +8,7 @@
 #include "base/host_device.h"
 
 typedef enum Fp8Blocks {
-    FP8_WHOLE, /* one scale for the matrix */
+    FP8_WHOLE, /* one scale for the entire matrix */
     FP8_ROWS,  /* one scale per 128 columns of a row: inverse [column / 128][row] */
     /* one scale per 128 x 128 elements: inverse [row / 128][column / 128]; rows of `inverse` are padded to multiples
      * of 4 */

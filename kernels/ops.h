@@ -1,5 +1,5 @@
-/* The table of ops, generated from ops.def: an enum, and one OpDef per op. The linker binds the kernels, so a missing
- * kernel causes a link error that names it. */
+/* The table of ops, generated from ops.def: an enum, and one OpDef per op. OPS refers to the kernels by name,
+ * so a missing kernel causes a link error that names the kernel. */
 #pragma once
 
 #include "tensor/call.h"

@@ -1,6 +1,7 @@
-/* The bucket of a distance between a key and a query. All distances in a bucket share one relative position bias (T5,
- * Raffel et al., 2020; Megatron-LM core/models/common/embeddings/relative_pos_embedding.py). In each direction, half
- * of the buckets contain one distance each. The other buckets contain logarithmic ranges of distances, and the last
+/* Maps the distance between a key and a query to a bucket. All distances in a bucket share one relative
+ * position bias (T5, Raffel et al., 2020; Megatron-LM
+ * core/models/common/embeddings/relative_pos_embedding.py). In each direction, half of the buckets contain
+ * one distance each. The other buckets contain ranges of distances that grow logarithmically, and the last
  * bucket also contains all larger distances. */
 #pragma once
 
@@ -16,7 +17,7 @@ enum { BUCKETS_MOST = 256 };
 typedef struct RelativeBuckets {
     /* bucket(key = query + n) = later + bucket(key = query - n); if 0, all later keys share bucket 0 */
     int64_t later;
-    int64_t exact;                     /* each distance below this one has a separate bucket */
+    int64_t exact;                     /* each distance below `exact` has a separate bucket */
     int32_t n, from[BUCKETS_MOST / 2]; /* bucket exact + 1 + i begins at distance from[i] */
 } RelativeBuckets;
 
@@ -30,15 +31,15 @@ HOST_DEVICE static inline int64_t relative_bucket(const RelativeBuckets *b, int6
     return first + b->exact + i;
 }
 
-/* Returns the index of a distance's bucket among the n logarithmic ones. The formula and its float arithmetic are
- * Megatron-LM's. */
+/* Returns the index of a distance's bucket, counted from the first of the n logarithmic buckets. The formula
+ * and its float arithmetic match Megatron-LM's. */
 static inline int64_t relative_log_bucket(int64_t distance, int64_t exact, int64_t max_distance, int64_t n) {
     const float ratio = (float)distance / (float)exact,
                 whole = (float)log((double)max_distance / (double)exact);
     return (int64_t)((float)log((double)ratio) / whole * (float)n);
 }
 
-/* Computes the table. Distances >= max_distance belong to the last bucket. */
+/* Computes the table of buckets. Distances >= max_distance belong to the last bucket. */
 static inline RelativeBuckets relative_buckets_make(int64_t buckets, int64_t max_distance,
                                                     bool bidirectional) {
     const int64_t of_direction = bidirectional ? buckets / 2 : buckets, exact = of_direction / 2,
@@ -49,7 +50,7 @@ static inline RelativeBuckets relative_buckets_make(int64_t buckets, int64_t max
     RelativeBuckets b = {0};
     b.later = bidirectional ? of_direction : 0, b.exact = exact, b.n = (int32_t)(n - 1);
     for (int64_t i = 1; i < n; i++) {
-        /* Starts below the boundary by more than the error of float arithmetic. */
+        /* The search starts so far below the boundary that float rounding errors cannot matter. */
         const double about = (double)exact * pow((double)max_distance / (double)exact, (double)i / (double)n);
         int64_t from = (int64_t)(about * (1 - 1e-4)) - 2;
         if (from < exact) from = exact;

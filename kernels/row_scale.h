@@ -8,14 +8,15 @@
 
 enum { ROW_LARGEST_I8 = 127, ROW_LARGEST_E4M3 = 448 };
 
-/* amax: the largest absolute value, or NaN. The quotient is rounded correctly on all devices. */
+/* Returns the scale of a row. `amax` is the row's largest absolute value, or NaN. All devices round the
+ * quotient correctly. */
 HOST_DEVICE static inline float row_scale(float amax, float largest) {
     if (!(amax > 0)) return 1;
     const float scale = largest / amax;
     return scale < FLT_MAX ? scale : FLT_MAX;
 }
 
-/* Returns the factor by which a stored number is multiplied. */
+/* Returns 1 / scale, the factor by which a stored number is multiplied to restore the original. */
 HOST_DEVICE static inline float row_inverse(float amax, float largest) {
     return amax <= FLT_MAX ? 1 / row_scale(amax, largest) : NAN;
 }

@@ -33,14 +33,13 @@ static inline StepNumbers plain_numbers(const StepGroup group[STEP_GROUPS], doub
 static inline StepNumbers sgd_numbers(const SgdAttr *a) { return plain_numbers(a->group, a->grad_scale); }
 static inline StepNumbers lion_numbers(const LionAttr *a) { return plain_numbers(a->group, a->grad_scale); }
 
-/* Returns the divisor of unit_norm for a sum of squares. */
+/* Returns the number by which unit_norm divides, given the sum of squares. */
 HOST_DEVICE static inline double unit_divisor(double squares) {
     const double norm = sqrt(squares);
     return norm < 1e-15 ? 1e-15 : norm;
 }
 
-/* Returns a product that is rounded before it is added to another number. nvcc would otherwise fuse both into one
- * multiply-add. */
+/* Returns a * b, rounded. nvcc would otherwise fuse the multiplication with a following addition. */
 HOST_DEVICE static inline double clip_product(double a, double b) {
 #ifdef __CUDA_ARCH__
     return __dmul_rn(a, b);
@@ -59,14 +58,14 @@ HOST_DEVICE static inline ClipOutcome clip_numbers(double squares, double most, 
     return o;
 }
 
-/* Returns the number of gradients that this call of op clip processes. */
+/* Returns the number of gradients that this call to the clip op processes. */
 static inline int64_t clip_norms(const Call *c) {
     const int64_t sum = tensor_count(c->in[0]), from = tensor_count(c->in[1]), step = tensor_count(c->out[0]),
                   outcome = tensor_count(c->out[1]), n = sum / EXACT_WORDS;
     CHECK(n >= 1 && n <= CLIP_NORMS && sum == n * EXACT_WORDS && from == STEP_WORDS &&
               step == n * STEP_WORDS && outcome == n * CLIP_WORDS,
-          "clip: %lld, %lld, %lld and %lld words", (long long)sum, (long long)from, (long long)step,
-          (long long)outcome);
+          "clip: operands of %lld, %lld, %lld and %lld words are not supported", (long long)sum,
+          (long long)from, (long long)step, (long long)outcome);
     return n;
 }
 

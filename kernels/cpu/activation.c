@@ -3,11 +3,13 @@
  *   GELU tanh (Hendrycks and Gimpel 2016): 0.5 x (1 + tanh(z)) = x sigmoid(2z),
  *     z = sqrt(2/pi) (x + 0.044715 x^3)
  *   quick GELU: x sigmoid(1.702 x);  SiLU: x sigmoid(x)
- *   SwiGLU and GeGLU (Shazeer 2020): silu(gate) * up and gelu(gate) * up; with limits and an offset as in GPT-OSS,
- *     see ActivationAttr. The derivative of a limited operand is 0 outside the limits, and 1 at the limits.
+ *   SwiGLU and GeGLU (Shazeer 2020): silu(gate) * up and gelu(gate) * up; ActivationAttr describes the limits
+ *     and the offset of GPT-OSS. The derivative of a limited operand is 0 beyond its limit, and 1 at the
+ *     limit.
  *   GELU erf: x Phi(x); ReLU: max(x, 0); squared ReLU (So et al. 2021): max(x, 0)^2; tanh (BERT's pooler)
  *
- * y is written. dx is written or accumulated, and may share the memory of dy unless there is a gate. */
+ * y is written. dx is written or accumulated, and may share the memory of dy unless the activation is
+ * gated. */
 #include "kernels/cpu/vector_math.h"
 
 #define INLINE                                                                                               \
@@ -62,10 +64,11 @@ INLINE real slope(Activation kind, real x) {
     }
 }
 
-/* How dx is stored. IN_PLACE means that dx overwrites dy. */
+/* How dx is stored: written, added to the existing values, or (IN_PLACE) written over dy. */
 typedef enum Placing { WRITTEN, ADDED, IN_PLACE } Placing;
 
-/* There is no `omp simd`, because the compiler would warn that it cannot vectorize tanh, or erf of a double. */
+/* The loop has no `omp simd`, because the compiler would warn that it cannot vectorize tanh, or erf of
+ * doubles. */
 INLINE void map(Activation kind, const real *restrict x, real *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = value(kind, x[i]);
 }
@@ -243,7 +246,7 @@ static void gated_grad_rows(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Returns whether the call is SwiGLU without limits, for which faster kernels are used. */
+/* Returns true if the activation is SwiGLU without limits, the case with faster kernels. */
 static bool is_plain_swiglu(const Call *c) {
     const ActivationAttr *a = c->attr;
     return a->kind == ACT_SWIGLU && a->limit == 0 && a->offset == 0;

@@ -1,21 +1,22 @@
-/* Attention without the s x t probabilities in memory: y = softmax(scale * q k^T + mask) v with an online softmax over
- * tiles of keys (Dao et al., "FlashAttention", 2022). The backward pass recomputes the probabilities from lse (natural
- * log) and uses delta = sum(dy * y):
+/* Attention without storing all s x t probabilities: y = softmax(scale * q k^T + mask) v with an online
+ * softmax over tiles of keys (Dao et al., "FlashAttention", 2022). The backward pass recomputes the
+ * probabilities from lse (natural log) and uses delta = sum(dy * y):
  *   dv = p^T dy,  ds = p * (dy v^T - delta),  dq = scale * ds k,  dk = scale * ds^T q.
- * A soft cap bounds the scores by c tanh(x / c) before the mask, and multiplies ds by the slope 1 - tanh(x / c)^2. A
- * bias is added to the scores. The gradient of a learned bias is the sum of ds over all distances in its bucket.
- * Dropout factors multiply p in y and dv, and dy v^T in ds.
+ * A soft cap c replaces each score x with c tanh(x / c) before the mask, and multiplies ds by the slope 1 -
+ * tanh(x / c)^2. A bias is added to the scores. The gradient of a learned bias is the sum of ds over all
+ * distances in the bias's bucket. Dropout factors multiply p in y and dv, and dy v^T in ds.
  *
- * A block consists of LANES query rows of one kv group (whose r heads are consecutive), one row per vector lane. No
- * computation combines two rows. A row's tiles begin at fixed keys, its keys are processed in order, and a masked key
- * adds exactly 0. A row's result therefore does not depend on other rows or later keys. Keys have ascending positions
- * (AttentionAttr.key), so a row always attends to a contiguous range of rows of k.
+ * A block consists of LANES query rows of one kv group (the rows of its r heads are consecutive), one row per
+ * vector lane. No computation combines two rows. Tiles begin at fixed keys, a row processes its keys in
+ * order, and a masked key adds exactly 0. A row's result therefore does not depend on other rows or later
+ * keys. Keys have ascending positions (AttentionAttr.key), so a row always attends to a contiguous range of
+ * rows of k.
  *
- * paged_attention does the same for keys in pages, whose elements can have 16 bits. Consecutive tokens of a request
- * form blocks. If there are few rows, a block has only FEW_LANES lanes.
+ * paged_attention uses the same method for keys in pages. Keys in pages may be stored in 16 bits. Consecutive
+ * tokens of a request form blocks. If there are few rows, a block has only FEW_LANES lanes.
  *
- * y and lse are written; dq, dk, dv and dbias are written or accumulated. dk and dv sum a group's rows in order, and
- * dbias sums the samples in order. */
+ * y and lse are written; dq, dk, dv and dbias are written or accumulated. dk and dv are sums over a group's
+ * rows in order, and dbias is a sum over the samples in order. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,10 +36,10 @@ typedef struct Problem {
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *first_key, *lengths;
     int64_t s, b, g, r, t, d, dv, rows, lanes, blocks; /* lanes per block: LANES or FEW_LANES */
-    /* paged: positions of the tokens, and pages of the request; NULL if keys are not in pages */
+    /* paged: the tokens' positions, and the request's pages; NULL if keys are not in pages */
     const int64_t *position, *pages;
     int64_t first_token; /* paged: row of the operands that contains token 0 */
-    /* [g,r,span]: the bias of key - query = i - last_query; NULL if there is no bias */
+    /* [g,r,span]: element i is the bias for key - query = i - last_query; NULL if there is no bias */
     real *bias;
     int64_t last_query, span;
 } Problem;
@@ -67,7 +68,7 @@ static int64_t query_position(const Problem *p, int64_t i) {
 }
 
 static int64_t last_query(const Problem *p) {
-    int64_t last = query_position(p, p->s - 1); /* a slice's rows are in the order of their positions */
+    int64_t last = query_position(p, p->s - 1); /* a slice's rows are in order of position */
     for (int64_t i = 0; p->position && i < p->s; i++) last = p->position[i] > last ? p->position[i] : last;
     return last;
 }
@@ -92,14 +93,14 @@ static real *head(const Tensor *t, int64_t sample, int64_t group) {
     return reals(t) + sample * t->stride[1] + group * t->stride[2];
 }
 
-/* Rows of a key or value head, either as stored or converted to `real`. */
+/* Rows of a key or value head: either the stored rows or copies converted to `real`. */
 typedef struct Rows {
     const real *at;
     int64_t stride;
 } Rows;
 
-/* Returns the index in the pool of the element at which row `first` of a request begins. The rows before `end` are in
- * the same page. */
+/* Returns the index in the pool of the first element of row `first` of a request. Rows [first, end) are in
+ * one page. */
 static int64_t paged_at(const Problem *p, const Tensor *t, int64_t group, int64_t first, int64_t end) {
     const int64_t page = p->attr->page, row = p->pages[first / page] * page + first % page;
     CHECK(row >= 0 && row + end - first <= t->dim[0],
@@ -107,7 +108,8 @@ static int64_t paged_at(const Problem *p, const Tensor *t, int64_t group, int64_
     return row * t->stride[0] + group * t->stride[2];
 }
 
-/* Prefetches rows that will be needed soon. The hardware does not prefetch such short rows at irregular addresses. */
+/* Prefetches rows that will be needed soon, because the hardware does not prefetch short rows at irregular
+ * addresses. */
 static void prefetch_rows(const Problem *p, const Tensor *t, int64_t group, int64_t first, int64_t end) {
     enum { LINE = 64 };
     if (!p->pages || first >= end) return;
@@ -117,7 +119,8 @@ static void prefetch_rows(const Problem *p, const Tensor *t, int64_t group, int6
         for (int64_t byte = 0; byte < tensor_width(t) * size; byte += LINE) __builtin_prefetch(row + byte);
 }
 
-/* Returns the rows [first, end) of a request, which are in one page. The buffer `converted` has room for them. */
+/* Returns rows [first, end) of a request. The rows must be in one page, and fit into the buffer
+ * `converted`. */
 static Rows paged_rows(const Problem *p, const Tensor *t, int64_t group, int64_t first, int64_t end,
                        real *converted) {
     const int64_t at = paged_at(p, t, group, first, end), width = tensor_width(t);
@@ -136,7 +139,7 @@ static Rows paged_rows(const Problem *p, const Tensor *t, int64_t group, int64_t
 
 typedef struct Block {
     int64_t sample, group, first_row, n;
-    int32_t lo[LANES], hi[LANES]; /* a lane attends to keys [lo, hi); for unused lanes, this range is empty */
+    int32_t lo[LANES], hi[LANES]; /* a lane attends to keys [lo, hi), an empty range if the lane is unused */
     int64_t begin, end;           /* the range of keys that any lane attends to */
 } Block;
 
@@ -168,7 +171,7 @@ static real *lane_row(const Problem *p, const Block *rows, const Tensor *t, int6
            row / p->s * t->stride[3];
 }
 
-/* Sets dst [width,p->lanes] to scale * x, transposed. */
+/* Sets dst [width,p->lanes] to the block's rows of x, transposed and multiplied by `scale`. */
 static void pack_lanes(const Problem *p, const Block *rows, const Tensor *x, real scale, real *dst) {
     const int64_t width = tensor_width(x);
     for (int64_t l = 0; l < p->lanes; l++) {
@@ -177,7 +180,7 @@ static void pack_lanes(const Problem *p, const Block *rows, const Tensor *x, rea
     }
 }
 
-/* Sets dst [LANES,stride] to scale * x, and other elements of dst to 0. */
+/* Sets dst [LANES,stride] to the block's rows of x, multiplied by `scale` and padded with zeros. */
 static void pack_rows(const Problem *p, const Block *rows, const Tensor *x, real scale, real *dst,
                       int64_t stride) {
     const int64_t width = tensor_width(x);
@@ -194,9 +197,9 @@ static void store_row(real *dst, const real *src, int64_t src_stride, int64_t wi
     }
 }
 
-/* ---- a tile: the scores of keys [first, end) of a block, as [key,lanes] ---- */
+/* ---- tiles: scores [key,lane] of the keys [first, end) of a tile ---- */
 
-/* Functions with the argument `lanes`, which is LANES or FEW_LANES, are inlined so that `lanes` is a compile-time
+/* Functions with the argument `lanes` (LANES or FEW_LANES) are inlined, so that `lanes` is a compile-time
  * constant. */
 #define EACH_LANES static inline __attribute__((always_inline))
 
@@ -215,7 +218,7 @@ static Rows key_rows(const Problem *p, const Tensor *t, const Block *rows, Range
     return (Rows){head(t, rows->sample, rows->group) + keys.first * t->stride[0], t->stride[0]};
 }
 
-/* Computes the dot products out[key,lane] of each key's row with each lane of x [width,lanes]. */
+/* Sets out[key,lane] to the dot product of the key's row and the lane's column of x [width,lanes]. */
 EACH_LANES void dot_keys(Rows key, int64_t width, Range keys, int lanes, const real *x, real *out) {
     const int64_t n = keys.end - keys.first;
     memset(out, 0, (size_t)(n * lanes) * sizeof(real));
@@ -231,7 +234,7 @@ EACH_LANES void dot_keys(Rows key, int64_t width, Range keys, int lanes, const r
                      .ldc = lanes});
 }
 
-/* Adds to out [width,lanes] the sum over keys of the key's row times w[key,lane]. */
+/* Adds to each lane's column of out [width,lanes] the sum over keys of w[key,lane] times the key's row. */
 EACH_LANES void add_keys(Rows key, int64_t width, Range keys, int lanes, const real *w, real *out) {
     tile_gemm((Tile){.m = width,
                      .n = lanes,
@@ -262,7 +265,7 @@ static void cap_scores(const Problem *p, Range keys, real *score) {
         score[i] = cap * REAL_MATH(tanh)(score[i] / cap);
 }
 
-/* Computes the slopes of capped scores, which are 0 for masked scores. */
+/* Computes the slopes of the soft cap; the slopes of masked scores are 0. */
 static void cap_slopes(const Problem *p, Range keys, const real *score, real *slope) {
     const real cap = (real)p->attr->softcap;
     for (int64_t i = 0; i < (keys.end - keys.first) * LANES; i++) {
@@ -271,7 +274,7 @@ static void cap_slopes(const Problem *p, Range keys, const real *score, real *sl
     }
 }
 
-/* Returns the index in [.,span] of the distance between the lane's query and the key at position 0. */
+/* Returns the index in [heads,span] of the distance between the lane's query and the key at position 0. */
 static int64_t distances_of(const Problem *p, const Block *rows, int64_t lane, int64_t head) {
     const int64_t i = (rows->first_row + lane) % p->s;
     return head * p->span + p->last_query - query_position(p, i);
@@ -289,7 +292,7 @@ static void add_bias(const Problem *p, const Block *rows, Range keys, real *scor
     }
 }
 
-/* Adds the gradients of scores to sum [r,span], by distance. */
+/* Adds the gradients of the scores to sum [r,span], indexed by distance. */
 static void add_distances(const Problem *p, const Block *rows, Range keys, const real *ds, real *sum) {
     for (int64_t l = 0; l < rows->n; l++) {
         real *of_lane = sum + distances_of(p, rows, l, (rows->first_row + l) / p->s);
@@ -301,8 +304,7 @@ static void add_distances(const Problem *p, const Block *rows, Range keys, const
     }
 }
 
-/* Draws the dropout factors of the keys for each lane, factor[key,lane]. Elements of lanes without a row do not
- * change. */
+/* Draws the dropout factors factor[key,lane]. The factors of lanes without a row do not change. */
 static void draw(const Problem *p, const Block *rows, Range keys, real *factor) {
     const AttentionAttr *a = p->attr;
     const DropoutAttr *d = &a->dropout;
@@ -331,7 +333,8 @@ typedef struct Softmax {
     real max[LANES], sum[LANES];
 } Softmax;
 
-/* Replaces each score with exp(score - max). The sums over previous tiles must then be multiplied by `shrink`. */
+/* Replaces each score with exp(score - max), where max is the lane's largest score so far. The caller must
+ * then multiply sums over previous tiles by `shrink`. */
 EACH_LANES void softmax_tile(Softmax *m, real *score, int64_t keys, int lanes, real *shrink) {
     real max[LANES], sum[LANES];
     memcpy(max, m->max, sizeof max);
@@ -412,7 +415,7 @@ static void forward(void *arg, int64_t begin, int64_t end) {
     memset(scratch, 0, (size_t)forward_scratch(p) * sizeof(real));
     for (int64_t i = begin; i < end; i++) {
         const int64_t at = i % p->blocks, pair = i / p->blocks;
-        /* With a causal mask, a block's work grows with its index, so a long block is paired with a short one to
+        /* With a causal mask, a block's work grows with its index, so long and short blocks alternate to
          * balance the work. */
         const int64_t index = at % 2 ? p->blocks - 1 - at / 2 : at / 2;
         const Block rows = block(p, pair / p->g, pair % p->g, index);
@@ -430,8 +433,8 @@ void KERNEL(attention)(const Call *c) {
 
 /* ---- pages ---- */
 
-/* A problem consists of consecutive tokens of one request. A problem has one unit of work for each block of each
- * group. */
+/* Each problem in `run` covers consecutive tokens of one request, and has one unit of work for each block of
+ * each group. */
 typedef struct Paged {
     Problem *run;
     int64_t *first_unit, n; /* [n + 1] */
@@ -442,15 +445,15 @@ static Problem paged_problem(const Call *c, int64_t first, int64_t n) {
     const int64_t request = int64s(c->in[4])[first];
     Problem p = problem(c, c->in[0], c->in[1], c->in[2], NULL, lengths);
     CHECK(request >= 0 && request < table->dim[0] && p.attr->page % PAGE_ROWS == 0,
-          "paged_attention: request %lld of %lld requests, or pages of %lld rows, are invalid",
+          "paged_attention: request %lld (of %lld requests) or pages of %lld rows are invalid",
           (long long)request, (long long)table->dim[0], (long long)p.attr->page);
     p.s = n, p.first_token = first, p.position = int64s(c->in[5]) + first;
     divide_rows(&p, p.r * n <= 2 * FEW_LANES ? FEW_LANES : LANES);
     p.pages = int64s(table) + request * table->dim[1];
     const int64_t room = table->dim[1] * p.attr->page;
     p.t = lengths ? int64s(lengths)[request] : last_query(&p) + 1;
-    CHECK(p.t <= room, "paged_attention: %lld rows do not fit into pages for %lld rows", (long long)p.t,
-          (long long)room);
+    CHECK(p.t <= room, "paged_attention: %lld rows do not fit into pages with room for %lld rows",
+          (long long)p.t, (long long)room);
     find_distances(&p, c->in[7]);
     return p;
 }
@@ -529,8 +532,8 @@ static void max_of_block(const Problem *p, const Block *rows, real *scratch) {
     }
 }
 
-/* Computes the largest scores of some groups. A unit of work is one group with all samples, because they share its
- * maxima. */
+/* Computes the largest scores of some groups. A unit of work is one group in all samples, because a head has
+ * one maximum over all samples. */
 static void max_of_groups(void *arg, int64_t begin, int64_t end) {
     const Problem *p = arg;
     const size_t bytes = (size_t)((p->d + KEYS) * LANES) * sizeof(real);
@@ -563,8 +566,8 @@ typedef struct Buffers {
     real *q, *dy, *dq;                /* [width,LANES] */
     real *q_rows, *dy_rows;           /* [LANES,stride] */
     real *prob, *ds, *factor, *slope; /* [KEYS,LANES] */
-    real *dk, *dv;                    /* [t,stride]: sums over the query rows of a group */
-    real *distances;                  /* [r,span]: sums of ds over the query rows of a group, by distance */
+    real *dk, *dv;                    /* [t,stride]: sums over a group's query rows */
+    real *distances;                  /* [r,span]: sums of ds over a group's query rows, by distance */
     real base[LANES], delta[LANES];
 } Buffers;
 
@@ -574,7 +577,8 @@ static real *carve(real **rest, int64_t n) {
     return x;
 }
 
-/* Sets the buffers' pointers to parts of `memory`. If `memory` is NULL, only counts their elements. */
+/* Sets the buffers' pointers to parts of `memory`, unless `memory` is NULL. Returns the buffers' total number
+ * of elements. */
 static int64_t buffers_place(const Gradient *g, real *memory, Buffers *u) {
     const Problem *p = &g->p;
     const int64_t sizes[] = {p->d * LANES,        p->dv * LANES,       p->d * LANES,
@@ -608,7 +612,8 @@ static void load_block(const Gradient *g, const Block *rows, Buffers *u) {
     }
 }
 
-/* Adds to out [key,stride] the sum over lanes of w[key,lane] * x[lane,stride]. */
+/* Adds to each key's row of out [keys,stride] the sum over lanes of w[key,lane] times the lane's row of x
+ * [lanes,stride]. */
 static void add_lanes(Range keys, const real *w, const real *x, int64_t stride, real *out) {
     tile_gemm((Tile){.m = keys.end - keys.first,
                      .n = stride,

@@ -1,8 +1,8 @@
 /* Merges the results of attention over two sets of keys into the result over all of these keys (Liu et al., "Ring
  * Attention", 2023). With w = exp(lse - m), m = max(lse, sum_lse), and w' likewise,
  *   sum_y = (w y + w' sum_y) / (w + w'),  sum_lse = m + log(w + w').
- * If a row attends to no key of a set, its y is 0 and its lse is -inf for that set. sum_y and sum_lse are updated in
- * place, and may be views of some rows of a larger tensor. */
+ * If a row attends to no key of a set, the row's y is 0 and its lse is -inf for that set. sum_y and sum_lse
+ * are updated in place, and may be views of some rows of larger tensors. */
 #include "kernels/cpu/real.h"
 
 static void merge(void *arg, int64_t begin, int64_t end) {

@@ -2,10 +2,10 @@
  * --softmax-type; Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2024). With y and lse
  * of attention without the sink,
  *   lse' = log(exp(lse) + exp(sink)),  y' = exp(lse - lse') y,
- * and the gradient of attention at (y', lse') equals the gradient of attention with the sink. The gradient of the sink
- * is dsink = - sum over its head's rows of exp(sink - lse') sum(dy * y'). If a row attends to no key, y = 0 and lse =
- * -inf, and therefore y' = 0 and lse' = sink. Sinks are finite. y' and lse' are written; dsink is written or
- * accumulated. */
+ * and the backward pass of attention, applied to y' and lse', yields the gradients of attention with the
+ * sink. The gradient of the sink is dsink = - sum over the head's rows of exp(sink - lse') sum(dy * y'). If a
+ * row attends to no key, y = 0 and lse = -inf, and therefore y' = 0 and lse' = sink. Sinks are finite. y' and
+ * lse' are written; dsink is written or accumulated. */
 #include "kernels/cpu/real.h"
 
 typedef struct Rows {
@@ -47,7 +47,7 @@ void KERNEL(attention_sink)(const Call *c) {
     pool_for(c->device->pool, x.s * x.b * x.heads, grain_rows(x.width), add_sinks, &x);
 }
 
-/* Returns one sample's part of the gradient of a head's sink. */
+/* Returns one sample's contribution to the gradient of a head's sink. */
 static real sample_sum(const Rows *x, int64_t sample, int64_t head) {
     const Tensor *dy = x->call->in[0];
     const real *y = reals(x->call->in[1]), *lse = reals(x->call->in[2]);

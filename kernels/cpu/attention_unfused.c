@@ -1,7 +1,8 @@
-/* Reference attention, computed directly from the definition, one element at a time and with all probabilities in
- * memory. The tests compare attention.c with this file, which shares no code with it. probs contains the probabilities
- * before dropout. With sinks, the last probability of a row belongs to the sink, a key with value 0 that is never
- * dropped. y and probs are written; dq, dk, dv, dsink and dbias are written or accumulated. */
+/* Reference attention, computed directly from the definition, one element at a time and with all
+ * probabilities in memory. Tests compare attention.c with this file. The two files share no code. probs
+ * contains the probabilities before dropout. With sinks, the last probability of a row belongs to the sink, a
+ * key with value 0 that is never dropped. y and probs are written; dq, dk, dv, dsink and dbias are written or
+ * accumulated. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -13,12 +14,12 @@ typedef struct Operands {
     const Call *call;
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *probs, *dy;
-    const Tensor *first_key, *lengths; /* only the forward pass reads them */
+    const Tensor *first_key, *lengths; /* read only by the forward pass */
     /* the sink of the first head; NULL in the backward pass, or if there are no sinks */
     const real *sink;
     const Tensor *bias;
     RelativeBuckets buckets;
-    /* [b,g,r] and [b,g,r,buckets]: each sample's parts of dsink and dbias; NULL if not needed */
+    /* [b,g,r] and [b,g,r,buckets]: each sample's contributions to dsink and dbias; NULL if not needed */
     real *sink_sum, *bias_sum;
     int64_t n_buckets;
 } Operands;
@@ -204,7 +205,7 @@ static void attention_unfused_backward(void *arg, int64_t begin, int64_t end) {
     free(ds);
 }
 
-/* Sums the sinks' gradients over samples, in order. */
+/* Sums the gradients of the sinks over the samples, in order. */
 static void put_sink_gradients(const Operands *o, Tensor *dsink) {
     const int64_t heads = o->q->dim[2] * o->q->dim[3], first = o->attr->first_local;
     for (int64_t i = 0; i < tensor_count(dsink); i++) {

@@ -27,11 +27,12 @@ static int compare(const void *a, const void *b) {
 typedef struct Row {
     const double *logits;
     double *scaled;   /* [n]: rate * (logit - largest logit) */
-    uint64_t *weight; /* [n]: 0 for tokens that are dropped */
+    uint64_t *weight; /* [n]: 0 for tokens that cannot be chosen */
     int64_t n;
 } Row;
 
-/* Returns the likeliest tokens in order, at least as many as are needed for their sum to exceed the limit. */
+/* Returns the likeliest tokens in order, at least as many as are needed for their number or the sum of their
+ * weights to exceed the limit. */
 static Ranked *rank(const Row *r, bool counts, uint64_t limit) {
     Ranked *all = mem_alloc((size_t)r->n * sizeof *all);
     for (double range = 8;; range *= range) {
@@ -48,9 +49,9 @@ static Ranked *rank(const Row *r, bool counts, uint64_t limit) {
     }
 }
 
-/* Keeps the likeliest tokens, up to the first one at which their number or the sum of their weights exceeds the limit.
- * The sum over all tokens must exceed the limit. If tokens are counted, tokens as likely as the last one are kept
- * too. */
+/* Keeps the likeliest tokens, up to and including the first token at which the running number of tokens (if
+ * `counts`) or the running sum of weights exceeds the limit. The number or the total weight of all tokens
+ * must exceed the limit. If `counts`, tokens that are as likely as the last kept token are kept too. */
 static void keep(Row *r, bool counts, uint64_t limit) {
     Ranked *all = rank(r, counts, limit), *last = all;
     for (uint64_t sum = 0; (sum += counts ? 1 : last->weight) <= limit;) last++;
@@ -117,7 +118,7 @@ static void choose_rows(void *arg, int64_t begin, int64_t end) {
         real outside = 0; /* NaN if an element is not finite */
         for (int64_t i = 0; i < n; i++) outside += x[i] * 0, logits[i] = x[i];
         CHECK(!how[row].known || (how[row].token >= 0 && how[row].token < n),
-              "choose: token %lld is outside the vocabulary of %lld", (long long)how[row].token,
+              "choose: token %lld is outside the vocabulary of size %lld", (long long)how[row].token,
               (long long)n);
         choice[row] = outside == 0 ? choice_make(logits, n, &how[row]) : (Chosen){.token = -1};
     }

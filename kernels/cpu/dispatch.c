@@ -1,7 +1,7 @@
-/* Permutes tokens to experts and back, like Megatron-LM core/transformer/moe/moe_utils.py (permute, unpermute,
- * apply_router_token_dropping). Rows are grouped by expert, and the tokens of an expert keep their order. Copies of a
- * token are summed in the order of its experts, so the order of summation is fixed. row, copy and offset are written;
- * y, x, dx and dp are written or accumulated. */
+/* Copies tokens to rows grouped by expert, and sums the rows of each token, like Megatron-LM
+ * core/transformer/moe/moe_utils.py (permute, unpermute, apply_router_token_dropping). An expert's tokens
+ * keep their order. A token's copies are summed in the order of the token's experts, so the order of
+ * summation is fixed. row, copy and offset are written; y, x, dx and dp are written or accumulated. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,8 +15,8 @@ typedef struct Ranked {
     int64_t copy;
 } Ranked;
 
-/* Compares two copies for qsort: larger probabilities first; among equal probabilities, the earlier token comes
- * first. */
+/* Orders copies for qsort: copies with larger probabilities come first; if probabilities are equal, the
+ * earlier token comes first. */
 static int by_prob(const void *a, const void *b) {
     const Ranked *x = a, *y = b;
     if (x->prob != y->prob) return x->prob > y->prob ? -1 : 1;
@@ -28,7 +28,8 @@ static int by_copy(const void *a, const void *b) {
     return x->copy < y->copy ? -1 : x->copy > y->copy;
 }
 
-/* Moves the copies that the expert keeps to the front, without changing their order. Returns their number. */
+/* Moves the copies that the expert keeps to the front, in their original order. Returns the number of these
+ * copies. */
 static int64_t keep(const DispatchAttr *a, Ranked *copies, int64_t n) {
     if (a->capacity <= 0 || n <= a->capacity) return n;
     if (!a->by_position) {
@@ -38,7 +39,7 @@ static int64_t keep(const DispatchAttr *a, Ranked *copies, int64_t n) {
     return a->capacity;
 }
 
-/* Returns the index of copy i's expert among the experts of this call, or -1 if it is not one of them. */
+/* Returns the index of copy i's expert among this call's experts, or -1 if the expert is not one of them. */
 static int64_t place(const Call *c, int64_t experts, int64_t i) {
     const DispatchAttr *a = c->attr;
     const int64_t expert = int64s(c->in[1])[i], e = expert - a->first;
@@ -48,7 +49,7 @@ static int64_t place(const Call *c, int64_t experts, int64_t i) {
     return e;
 }
 
-/* Sorts all copies by expert without changing the order of an expert's copies. The copies for expert e begin at
+/* Sorts all copies by expert, and keeps the order of each expert's copies. The copies for expert e begin at
  * first[e]. */
 static Ranked *sort_by_expert(const Call *c, int64_t experts, int64_t *first) {
     const int64_t n = tensor_count(c->in[1]);
@@ -86,7 +87,7 @@ void KERNEL(dispatch)(const Call *c) {
         end += a->pad ? a->capacity : kept;
     }
     offset[experts] = end;
-    CHECK(end <= rows, "the experts need %lld rows, but there is room for %lld", (long long)end,
+    CHECK(end <= rows, "the experts need %lld rows, but there is room for only %lld", (long long)end,
           (long long)rows);
     free(sorted), free(first);
 }
@@ -106,7 +107,8 @@ void KERNEL(arrival)(const Call *c) {
             for (int64_t e = a->first; e < a->first + a->experts; e++)
                 for (int64_t i = offset[e]; i < offset[e + 1]; i++) expert[at++] = e;
         }
-        CHECK(at <= rows, "%lld rows arrive, but there is room for %lld", (long long)at, (long long)rows);
+        CHECK(at <= rows, "%lld rows arrive, but there is room for only %lld", (long long)at,
+              (long long)rows);
         while (at < rows) expert[at++] = -1;
     }
 }

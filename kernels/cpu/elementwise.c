@@ -7,8 +7,8 @@
 #include "base/mem.h"
 #include "kernels/cpu/real.h"
 
-/* An op's units of work. A unit is contiguous in every operand: it is a row, or a slice of GRAIN elements if all
- * operands are contiguous. */
+/* An op's units of work. A unit is contiguous in every operand: a slice of GRAIN elements if all operands are
+ * contiguous, otherwise a row. */
 typedef struct Units {
     const Call *call;
     bool flat;
@@ -104,7 +104,7 @@ static void fill_units(void *arg, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         real *out = reals(y) + offset(u, y, i);
         const int64_t n = length(u, i);
-        if (value == 0) { /* memset does not read the cache lines that it overwrites */
+        if (value == 0) { /* memset overwrites cache lines without reading them first */
             memset(out, 0, (size_t)n * sizeof *out);
             continue;
         }

@@ -1,6 +1,6 @@
-/* Embedding: y[s,b] = w[id[b,s]], or 0 if another rank owns the row. Gradient: dw[v] is the sum of dy over the tokens
- * with id v in the canonical order: over the positions of each sample, then over samples. y is written; dw is written
- * or accumulated. */
+/* Embedding: y[s,b] = w[id[b,s]], or 0 if another rank owns the row. Gradient: dw[v] is the sum of dy over
+ * the tokens with id v, in canonical order: over the positions of each sample, then over the samples. y is
+ * written; dw is written or accumulated. */
 #include <stdlib.h>
 #include <string.h>
 

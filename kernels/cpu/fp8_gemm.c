@@ -1,4 +1,5 @@
-/* Computes GEMMs of FP8 operands, which are dequantized first. c is written or accumulated; act is written. */
+/* Computes GEMMs of FP8 operands by dequantizing the operands first. c is written or accumulated; act is
+ * written. */
 #include "base/mem.h"
 #include "kernels/cpu/gemm.h"
 

@@ -1,6 +1,7 @@
-/* Computes GEMMs through CBLAS, or in a fixed order of summation. The fixed order is also faster if there are few rows.
- * BLAS runs single-threaded, and each thread of the pool computes entire panels of the output. The shape of a GEMM
- * determines BLAS's order of summation, so the panels must depend only on the shape, not on the number of threads. */
+/* Computes GEMMs through CBLAS, or in a fixed order of summation. The kernels with a fixed order are also
+ * faster than BLAS if there are few rows. BLAS runs single-threaded, and each thread of the pool computes
+ * entire panels of the output. BLAS's order of summation depends on the shape of a panel's GEMM, so panels
+ * must depend only on the shape of the full GEMM, not on the number of threads. */
 #include "kernels/cpu/gemm.h"
 
 #include <cblas.h>
@@ -17,11 +18,12 @@
 #define CBLAS_GEMM cblas_sgemm
 #endif
 
-/* With narrower panels, packing the other operand for each panel would cost more than a tenth of the speed. */
+/* BLAS packs the other operand again for each panel. With narrower panels, this would cost more than a tenth
+ * of the speed. */
 enum { PANEL_MIN = 384, PANELS_MAX = 64 };
 
-/* Returns the number of panels, which is a power of two. The number of threads is usually also a power of two, so all
- * threads get equal shares. */
+/* Returns the number of panels, a power of two. The number of threads is usually a power of two as well, so
+ * all threads get equal shares. */
 static int64_t panels(int64_t n) {
     int64_t p = 1;
     while (p < PANELS_MAX && n / (2 * p) >= PANEL_MIN) p *= 2;
@@ -64,16 +66,17 @@ static void run_panels(void *arg, int64_t begin, int64_t end) {
 
 /* ---- fixed order, for rows that are contiguous along k ---- */
 
-/* A sum has DOT_LANES chains of multiply-adds: chain l adds the products of k = l, l + DOT_LANES, ... in order.
- * A tree then adds the chains. The sum does not depend on other rows and columns.
+/* A dot product has DOT_LANES chains of multiply-adds: chain l adds the products with k = l, l + DOT_LANES,
+ * ... in order. The chains are then added as a tree. The result does not depend on other rows and columns.
  *
- * With few rows, reading op(b) limits the speed of the GEMM. The columns of op(b) are then read one at a time, because
- * reading several streams is slower. */
+ * With few rows, the bandwidth for reading op(b) limits the GEMM. The columns of op(b) are then read one at a
+ * time, because reading several streams is slower. */
 enum {
     DOT_LANES = 64 / (int)sizeof(real),
-    DOT_SUMS = 12, /* number of sums in a block; they fit into registers */
+    DOT_SUMS = 12, /* number of dot products in a block; their chains fit into registers */
     DOT_COLUMNS = 4,
-    /* how many bytes ahead to prefetch, because with several rows, a core would issue its loads too late */
+    /* prefetch distance in bytes; with several rows and no prefetching, a core would issue its loads too
+     * late */
     DOT_AHEAD = 2048,
     DOT_ROWS = 3,
     DOT_UNIT = 16,    /* number of columns per unit of work */
@@ -89,7 +92,7 @@ static inline __attribute__((always_inline)) real element(const void *x, DType t
                             : ((const real *)x)[i];
 }
 
-/* Adds the products [begin, k) that do not fill all chains to the first chains. */
+/* Adds the remaining products [begin, k), which do not fill all chains, to the first chains. */
 static void add_last(const real *a, const void *b, DType type, int64_t begin, int64_t k, real *x) {
     for (int64_t p = begin; p < k; p++) x[p - begin] = multiply_add(a[p], element(b, type, p), x[p - begin]);
 }
@@ -105,7 +108,8 @@ static inline __attribute__((always_inline)) real add_chains(const real *x) {
     return DOT_LANES == 8 ? eighth[0] : eighth[0] + eighth[DOT_LANES / 16];
 }
 
-/* Computes rows [i, i + rows) of the columns j, j + 1, .... `rows` and `columns` are also compile-time constants. */
+/* Computes rows [i, i + rows) of `columns` columns, beginning at column j. `rows` and `columns` are
+ * compile-time constants, because this function is inlined. */
 static inline __attribute__((always_inline)) void dot_block(const Gemm *g, int64_t i, int rows, int64_t j,
                                                             const void *const *b, int columns, DType type) {
     real sum[DOT_SUMS][DOT_LANES];
@@ -255,7 +259,7 @@ static void widen_rows(void *arg, int64_t begin, int64_t end) {
                       (size_t)w->columns);
 }
 
-/* Runs the GEMM on a copy of b that is converted to `real`. */
+/* Converts b to `real`, and runs the GEMM on the copy. */
 static void run_widened(const Device *device, const Gemm *g) {
     Widening w = {.g = g, .rows = g->transpose_b ? g->n : g->k, .columns = g->transpose_b ? g->k : g->n};
     w.b = mem_aligned((size_t)(w.rows * w.columns) * sizeof(real));
@@ -281,6 +285,6 @@ void KERNEL(gemm)(const Device *device, const Gemm *g) {
                  (void *)g);
         return;
     }
-    openblas_set_num_threads(1); /* a single store to a process-wide variable, so it is cheap to repeat */
+    openblas_set_num_threads(1); /* sets one process-wide variable, so repeating this call is cheap */
     pool_for(device->pool, panels(g->m > g->n ? g->m : g->n), 1, run_panels, (void *)g);
 }

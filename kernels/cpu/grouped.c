@@ -1,7 +1,7 @@
-/* The linear layers of all experts as one grouped GEMM (Megatron-LM core/transformer/moe/experts.py). The rows
- * [offset[e], offset[e+1]) of x are multiplied by expert e's block of the weight. The GEMM of each expert has the
- * same order of summation as a linear layer. y is written; dx and dw are written or accumulated. An expert without
- * rows contributes 0 to dw. */
+/* Computes the linear layers of all experts as one grouped GEMM (Megatron-LM
+ * core/transformer/moe/experts.py). Rows [offset[e], offset[e+1]) of x are multiplied by expert e's block of
+ * the weight. The GEMM of each expert has the same order of summation as a linear layer. y is written; dx and
+ * dw are written or accumulated. An expert without rows contributes 0 to dw. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ typedef struct Grouped {
     const Call *call;
     const Tensor *offset;
     Gemm (*gemm)(const struct Grouped *, int64_t first, int64_t rows, int64_t expert);
-    Device device; /* the device for each GEMM; it has no thread pool if experts run in parallel */
+    Device device; /* the device that runs each GEMM; has no thread pool if experts run in parallel */
 } Grouped;
 
 static int64_t out_width(const Grouped *g, const Tensor *w) { return w->dim[0] / (g->offset->dim[0] - 1); }

@@ -1,7 +1,8 @@
-/* Computes a linear layer, y = x w^T + bias over the last dimension, and its gradients dx = dy w, dw = dy^T x, dbias
- * = sum of dy. If x is the activation of an operand `pre`, dx is the gradient of pre, dy w act'(pre), which is
- * bitwise equal to linear_dgrad followed by activation_grad. The op `bias` computes y = x + bias. y and act are
- * written; dx (without pre), dw and dbias are written or accumulated. dw is one GEMM over all tokens. */
+/* Computes a linear layer, y = x w^T + bias over the last dimension, and its gradients dx = dy w, dw = dy^T
+ * x, dbias = sum of dy. If x is the activation of an operand `pre`, dx is the gradient of pre, dy w
+ * act'(pre); this gradient is bitwise equal to linear_dgrad followed by activation_grad. The op `bias`
+ * computes y = x + bias. y and act are written; dx (without pre), dw and dbias are written or accumulated. dw
+ * is one GEMM over all tokens. */
 #include "kernels/cpu/gemm.h"
 
 static bool fixed_order(const Call *c) {

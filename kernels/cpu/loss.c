@@ -3,8 +3,8 @@
  * lse, dlogits and sums are written. */
 #include "kernels/cpu/vector_math.h"
 
-/* Number of interleaved partial reductions over a row, which are merged at the end. The compiler can vectorize these
- * reductions, and the order of summation is the same on every machine. */
+/* The number of interleaved partial reductions over a row, whose results are merged at the end. The compiler
+ * can vectorize interleaved reductions, and the order of summation is the same on every machine. */
 enum { PARTS = 64 };
 
 static real larger(real a, real b) { return a > b ? a : b; }
@@ -42,7 +42,7 @@ static int64_t columns(const Call *c, const Tensor *logits) {
 static void check_labels(const Call *c, const Tensor *label) {
     for (int64_t i = 0, n = tensor_count(label); i < n; i++)
         CHECK(int64s(label)[i] >= 0 && int64s(label)[i] < vocab(c),
-              "cross_entropy: label %lld of token %lld is outside the vocabulary of %lld",
+              "cross_entropy: label %lld of token %lld is outside the vocabulary of size %lld",
               (long long)int64s(label)[i], (long long)i, (long long)vocab(c));
 }
 
@@ -136,7 +136,8 @@ void KERNEL(cross_entropy_join)(const Call *c) {
     }
 }
 
-/* Returns whether x[label] is the largest of n elements and, if several are equally large, the first of them. */
+/* Returns true if x[label] is the largest of n elements, and the first one if several elements are equally
+ * large. */
 static bool is_first_largest(const real *x, int64_t n, int64_t label) {
     const real own = x[label];
     int larger = 0;

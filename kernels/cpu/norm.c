@@ -6,8 +6,8 @@
  *   dx    = rstd * (dy g - mean(dy g) - xhat * mean(dy g xhat))
  *   dgain = sum of dy xhat,  dbias = sum of dy
  *
- * For RMSNorm, mean and bias are 0, and dx lacks the second term. The op add_norm normalizes a + b. sum, y, rstd and
- * mean are written; dx, dgain and dbias are written or accumulated. */
+ * For RMSNorm, mean and bias are 0, and dx has no term mean(dy g). The op add_norm normalizes a + b. sum, y,
+ * rstd and mean are written; dx, dgain and dbias are written or accumulated. */
 #include "kernels/cpu/real.h"
 
 static real sum_of(const real *x, int64_t n) {
@@ -52,7 +52,7 @@ void KERNEL(norm)(const Call *c) {
     pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)), norm_rows, (void *)c);
 }
 
-/* If x is stored in 16 bits, the sum is rounded by storing it in y's row, which is not used yet. */
+/* If activations are stored in 16 bits, the sum is rounded to 16 bits in y's row, which is not in use yet. */
 static void sum_rows(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const int64_t h = tensor_width(c->in[0]);
@@ -106,7 +106,8 @@ static void dx_rows(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Adds one sample's sums for columns [first, first + n) to sum_gain and sum_bias. n <= COLUMNS. */
+/* Adds one sample's contributions to columns [first, first + n) of dgain and dbias to sum_gain and sum_bias.
+ * n <= COLUMNS. */
 enum { COLUMNS = 64 };
 static void sample_sums(const Call *c, int64_t sample, int64_t first, int64_t n, real *sum_gain,
                         real *sum_bias) {

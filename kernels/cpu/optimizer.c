@@ -12,7 +12,7 @@
 #include "kernels/step_numbers.h"
 #include "kernels/cpu/real.h"
 
-/* ---- pieces: they have PIECE_MOST elements each if there is no table ---- */
+/* ---- pieces: without a table of pieces, each piece has PIECE_MOST elements ---- */
 
 static int64_t pieces(const Call *c) {
     return c->in[1] ? c->in[1]->dim[0] : (tensor_count(c->in[0]) + PIECE_MOST - 1) / PIECE_MOST;
@@ -35,7 +35,7 @@ static void in_pieces(const Call *c, PoolFn *fn, void *arg) {
 
 /* ---- steps ---- */
 
-/* Returns the step's numbers if an operand contains them, or NULL if the attributes do. */
+/* Returns the step's numbers if they are in an operand, or NULL if they are in the attributes. */
 static const StepNumbers *step_in(const Call *c) {
     const Tensor *t = c->in[2];
     CHECK(!t || (t->dtype == F64 && tensor_count(t) == STEP_WORDS),
@@ -198,7 +198,7 @@ static void divide(void *arg, int64_t begin, int64_t end) {
 
 void KERNEL(unit_norm)(const Call *c) {
     ExactSum squares;
-    CHECK(tensor_count(c->in[1]) == EXACT_WORDS, "unit_norm: the sum has %lld words",
+    CHECK(tensor_count(c->in[1]) == EXACT_WORDS, "unit_norm: a sum of %lld words is not supported",
           (long long)tensor_count(c->in[1]));
     memcpy(&squares, c->in[1]->data, sizeof squares);
     pool_for(c->device->pool, tensor_count(c->in[0]), GRAIN, divide,
@@ -220,8 +220,8 @@ void KERNEL(clip)(const Call *c) {
     memcpy(outcome->data, o, (size_t)n * sizeof *o);
 }
 
-/* ---- sums: each block of fixed size has PARTS interleaved sums, and the sums of blocks are added exactly.
- * The result does not depend on the number of threads, the vector width or the sharding ---- */
+/* ---- sums: a block of fixed size is summed in PARTS interleaved parts, and the blocks' sums are added
+ * exactly. The result does not depend on the number of threads, the vector width or the sharding ---- */
 
 enum { PARTS = 16, TOGETHER = 512 };
 

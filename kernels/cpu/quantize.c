@@ -1,7 +1,8 @@
-/* Quantizes the operands of FP8 GEMMs, to FP8 values or to the numbers that these represent, like Transformer Engine
- * common/recipe/{delayed_scaling,current_scaling}.cu and common/recipe/recipe_common.cuh. Scales and x * scale have the
- * type float even if `real` is double, so that both precisions produce equal FP8 values. state and newest are updated
- * in place; y, yt and inverse are written. */
+/* Quantizes the operands of FP8 GEMMs, like Transformer Engine
+ * common/recipe/{delayed_scaling,current_scaling}.cu and common/recipe/recipe_common.cuh. The results are FP8
+ * values, or the numbers that FP8 values represent. Scales and x * scale are floats even if `real` is double,
+ * so that both precisions produce equal FP8 values. state and newest are updated in place; y, yt and inverse
+ * are written. */
 #include <float.h>
 #include <string.h>
 
@@ -48,7 +49,7 @@ void KERNEL(fp8_own_scale)(const Call *c) {
     state[1] = 0;
 }
 
-/* Rounds down to a power of two. A block's scale must be a power of two. */
+/* Rounds a block's scale down to a power of two, because such scales must be powers of two. */
 static float power_of_two(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -69,7 +70,7 @@ static void round_block(const Call *c, int64_t at, int64_t rows, int64_t columns
     }
 }
 
-/* Processes strips of blocks, each `rows` rows high. */
+/* Processes strips of blocks; each strip is `rows` rows high. */
 static void strips(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const QuantizeAttr *a = c->attr;
@@ -107,7 +108,7 @@ typedef struct Fp8Cast {
     int64_t rows, columns, row, column;
     Fp8Type type;
     Fp8Blocks blocks;
-    float scale; /* the scale for all elements, if there are no blocks */
+    float scale; /* the scale for all elements, unless each block has a scale */
     uint8_t *values;
     real *inverse;
 } Fp8Cast;
@@ -144,7 +145,8 @@ void KERNEL(fp8_cast)(const Call *c) {
     const int64_t rows = tensor_rows(x), width = tensor_width(x);
     const float scale = c->in[1] ? (float)reals(c->in[1])[0] : 1;
     Fp8Cast m = {.x = reals(x), .blocks = a->blocks, .scale = scale > 0 ? scale : 1};
-    CHECK(a->blocks == FP8_WHOLE || !y || !yt, "fp8_cast: with blocks, only one of y and yt can be computed");
+    CHECK(a->blocks == FP8_WHOLE || !y || !yt,
+          "fp8_cast: if each block has a scale, only one of y and yt can be computed");
     m.inverse = reals(c->out[2]);
     if (a->blocks == FP8_WHOLE) *m.inverse = (real)(1 / m.scale);
     if (y) {
@@ -162,9 +164,9 @@ void KERNEL(fp8_cast)(const Call *c) {
 
 /* ---- weights that are stored in FP8 ---- */
 
-/* Consecutive elements of a part of a weight, all in one block. */
+/* A run of consecutive elements in a part of a weight; a run is always in one block. */
 typedef struct Run {
-    /* the run's position in the part, its number of elements, and the index of its block in `inverse` */
+    /* position in the part, number of elements, and index of the run's block in `inverse` */
     int64_t at, n, block;
 } Run;
 

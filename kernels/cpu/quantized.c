@@ -1,5 +1,5 @@
-/* One-byte weights: the largest number of each row, casts, and GEMMs. Scales and casts use float even if `real` is
- * double. */
+/* Ops for one-byte weights: the largest |x| of each row, casts, and GEMMs. Scales and casts use float even if
+ * `real` is double. */
 #include "kernels/cpu/gemm.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 void KERNEL(activation)(const Call *);
 
-/* The product of 0 and a number that is not finite is NaN. */
+/* Returns the largest |x|, or NaN if a number is not finite: the product of such a number and 0 is NaN. */
 static real amax_of(const real *x, int64_t n) {
     real most = 0, zero = 0;
 #pragma omp simd reduction(max : most) reduction(+ : zero)
@@ -62,7 +62,7 @@ void KERNEL(row_cast)(const Call *c) {
 
 /* ---- GEMMs ---- */
 
-/* The rows of x as FP8 numbers, not yet divided by their scales. */
+/* The rows of x, rounded to FP8 numbers that have not yet been divided by the rows' scales. */
 typedef struct Rounding {
     const Call *call;
     real *x, *inverse;

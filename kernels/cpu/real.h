@@ -1,4 +1,5 @@
-/* Every file in this folder is compiled twice: `real` is float (cpu_f32_*) or double (cpu_f64_*). */
+/* Every file in this folder is compiled twice: with `real` as float (kernels cpu_f32_*) and as double
+ * (cpu_f64_*). */
 #pragma once
 
 #include <math.h>
@@ -33,6 +34,7 @@ static inline int64_t *int64s(const Tensor *t) {
 
 static inline bool accumulates(const Tensor *t) { return t->flags & TENSOR_ACCUM; }
 
-/* Minimum number of elements per thread. With fewer, a second thread costs more time than it saves. */
+/* Minimum number of elements per thread. With fewer elements, another thread costs more time than it
+ * saves. */
 enum { GRAIN = 16 * 1024 };
 static inline int64_t grain_rows(int64_t width) { return 1 + GRAIN / (width > 0 ? width : 1); }

@@ -1,7 +1,8 @@
-/* Rotary position embedding (Su et al. 2021; Megatron-LM rope_utils.py). The first `dim` elements of a head are pairs
- * (a, b), which become (a cos - b sin, b cos + a sin). The angle depends on the token's position. The other elements
- * are copied. y, which may be x, is written or accumulated. rope_paged_attention writes rotated queries to y, stores
- * keys and values, then replaces y with the result of attention. */
+/* Rotary position embedding (Su et al. 2021; Megatron-LM rope_utils.py). The first `dim` elements of a head
+ * are pairs (a, b). A pair becomes (a cos - b sin, b cos + a sin), where the angle depends on the token's
+ * position. The head's other elements are copied. y is written or accumulated, and may share the memory of x.
+ * rope_paged_attention writes rotated queries to y, stores keys and values, then replaces y with the result
+ * of attention. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,12 +57,12 @@ void KERNEL(rope)(const Call *c) {
     pool_for(c->device->pool, tokens, grain_rows(heads * tensor_width(o.x)), rotate, &o);
 }
 
-/* ---- with pages ---- */
+/* ---- rotation and paged attention ---- */
 
 typedef struct RopeStore {
     Rope rope;
     const Tensor *row, *pool[2]; /* indices of the new rows in the pools; the pools of keys and of values */
-    DType stored;                /* the type to which rotated queries are rounded */
+    DType stored;                /* rotated queries are rounded to this type */
 } RopeStore;
 
 static void put_head(const RopeStore *o, int which, int64_t token, int64_t group, const real *head) {

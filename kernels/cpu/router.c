@@ -1,6 +1,7 @@
-/* Computes the router of an MoE layer: the experts of each token, their probabilities, and the gradient.
- * Megatron-LM core/transformer/moe/moe_utils.py (topk_routing_with_score_function, group_limited_topk,
- * sinkhorn). probs, expert, scores and bias are written; dlogits and count are written or accumulated. */
+/* The router of an MoE layer: computes the experts of each token, their probabilities, and the gradient.
+ * Source: Megatron-LM core/transformer/moe/moe_utils.py (topk_routing_with_score_function,
+ * group_limited_topk, sinkhorn). probs, expert, scores and bias are written; dlogits and count are written or
+ * accumulated. */
 #include "kernels/cpu/router.h"
 
 #include <stdlib.h>
@@ -19,7 +20,7 @@ static Router router(const Call *c, const Tensor *logits, const Tensor *expert) 
     return (Router){c, c->attr, logits, tensor_width(logits), tensor_width(expert)};
 }
 
-/* ---- choice ---- */
+/* ---- selection of experts ---- */
 
 /* Returns the index of the first maximum of n values. */
 static int64_t largest(const real *x, int64_t n) {
@@ -29,14 +30,14 @@ static int64_t largest(const real *x, int64_t n) {
     return best;
 }
 
-/* Excludes from `choice` the experts of all groups except the best ones. scratch [experts + groups]. */
+/* Excludes from `choice` all experts that are not in the best groups. scratch [experts + groups]. */
 static void limit_groups(const Router *r, real *choice, real *scratch) {
     const RouteAttr *a = r->attr;
     const int64_t size = r->experts / a->groups;
     real *score = scratch + r->experts;
     for (int64_t i = 0; i < r->experts; i++) scratch[i] = choice[i], choice[i] = -INFINITY;
     for (int64_t g = 0; g < a->groups; g++) {
-        real *rest = choice + g * size; /* this is a part of the scratch memory */
+        real *rest = choice + g * size; /* until the end, `choice` serves as scratch memory */
         for (int64_t i = 0; i < size; i++) rest[i] = scratch[g * size + i];
         score[g] = 0;
         for (int64_t i = 0; i < a->group_scores; i++) {
@@ -53,7 +54,7 @@ static void limit_groups(const Router *r, real *choice, real *scratch) {
     }
 }
 
-/* Finds the topk experts with the largest values. Returns them in ascending order. */
+/* Returns the topk experts with the largest values, in ascending order. */
 static void choose(const Router *r, real *choice, int64_t *expert) {
     for (int64_t j = 0; j < r->topk; j++) {
         int64_t at = j, best = largest(choice, r->experts);
@@ -65,8 +66,9 @@ static void choose(const Router *r, real *choice, int64_t *expert) {
 
 /* ---- softmax over a band of experts (Liu et al., GRIN, 2024, without sampling) ---- */
 
-/* Returns the choice, the expert with the largest logit, and removes it from `rest`. share[i] becomes the softmax
- * over the logits near the choice's logit, or 0 for other experts. Removed experts have a logit of -inf. */
+/* Returns the expert with the largest logit, and removes this expert from `rest` by setting its logit to
+ * -inf. share[i] becomes the softmax over the experts with similar logits (RouteAttr.band), or 0 for other
+ * experts. */
 static int64_t choose_in_band(const Router *r, real *rest, real *share) {
     const int64_t n = r->experts, best = largest(rest, n);
     const real top = rest[best];
@@ -139,7 +141,7 @@ void KERNEL(route)(const Call *c) {
     pool_for(c->device->pool, tensor_rows(r.logits), grain_rows(r.experts * (r.topk + 1)), route_rows, &r);
 }
 
-/* Computes ds from dprobs for the chosen experts. Returns the sum of ds weighted by s. */
+/* Computes ds of the selected experts from dprobs. Returns the sum of ds weighted by s. */
 static real score_grad(const Router *r, const real *dprobs, const real *s, real *ds) {
     const int64_t k = r->topk;
     const bool normalised = router_normalises(r->attr->score) && k > 1;
@@ -218,8 +220,8 @@ void KERNEL(expert_count)(const Call *c) {
         out[(groups > 1 ? copy / k % b : 0) * n + int64s(expert)[copy]]++;
 }
 
-/* Changes the biases to balance the experts: an expert with fewer tokens than the mean becomes more likely to be
- * chosen. */
+/* Changes the biases to balance the experts: an expert with fewer tokens than the mean becomes more likely to
+ * be selected. */
 void KERNEL(expert_bias)(const Call *c) {
     const ExpertBiasAttr *a = c->attr;
     const double *count = c->in[1]->data;
@@ -234,9 +236,9 @@ void KERNEL(expert_bias)(const Call *c) {
 
 /* ---- quantiles ---- */
 
-/* A token's threshold is the largest biased logit among the experts that it does not choose. An equal share of the
- * tokens chooses an expert if the expert's bias is -d, where d is the (tokens * topk / experts + 1)-th largest
- * difference between its logit and the threshold. */
+/* A token's threshold is the largest biased logit among the experts that the token does not select. Let d be
+ * the (tokens * topk / experts + 1)-th largest difference between an expert's logit and the threshold. With
+ * the bias -d, the expert is selected by an equal share of the tokens. */
 typedef struct Quantile {
     const Call *call;
     int64_t tokens, experts, topk;
@@ -283,8 +285,8 @@ void KERNEL(quantile)(const Call *c) {
     free(q.threshold);
 }
 
-/* Moves each bias towards the mean of its values in the step's microbatches, then subtracts the mean over the
- * experts. */
+/* Moves each bias towards the mean of the biases computed for the step's microbatches, then subtracts the
+ * mean over the experts. */
 void KERNEL(quantile_bias)(const Call *c) {
     const double ema = ((const QuantileBiasAttr *)c->attr)->ema, *sum = c->in[1]->data;
     const int64_t n = tensor_count(c->in[0]);
@@ -297,9 +299,10 @@ void KERNEL(quantile_bias)(const Call *c) {
 
 /* ---- sinkhorn ---- */
 
-/* Computes d0_t d1_e exp(logits_te). The row and column factors are updated alternately, so that every row sums to
- * 1/tokens and every column to 1/experts, until the mean change of d1 is below the tolerance. The factors are double,
- * because the number of iterations must not depend on the precision of `real`. */
+/* Computes scores_te = d0_t d1_e exp(logits_te). The row factors d0 and the column factors d1 are updated
+ * alternately, so that every row sums to 1/tokens and every column to 1/experts, until the mean change of d1
+ * is below the tolerance. The factors are double, because the number of iterations must not depend on the
+ * precision of `real`. */
 void KERNEL(sinkhorn)(const Call *c) {
     const double tolerance = 1e-4, epsilon = 1e-8;
     const Tensor *logits = c->in[0];

@@ -1,9 +1,9 @@
-/* Computes the scores that a router needs for its choice of experts and for its losses. */
+/* Computes the scores with which a router selects experts and computes its losses. */
 #pragma once
 
 #include "kernels/cpu/vector_math.h"
 
-#define ROUTER_EPSILON 1e-20 /* added to the sum that normalizes scores */
+#define ROUTER_EPSILON 1e-20 /* added to the sum by which scores are divided */
 
 /* Sets p [n] to the softmax of x. p may be x. */
 static inline void router_softmax(const real *x, int64_t n, real *p) {
@@ -24,13 +24,13 @@ static inline void router_scores(RouterScore kind, const real *logits, int64_t n
                                                      : logits[i];
 }
 
-/* Returns whether the scores of the chosen experts are divided by their sum. */
+/* Returns true if the selected experts' scores are divided by their sum. */
 static inline bool router_normalises(RouterScore kind) {
     return kind == ROUTER_SIGMOID || kind == ROUTER_SQRTSOFTPLUS;
 }
 
-/* Returns (d score / d logit) * weight / s for a score s that router_normalises accepts. If s is the square root of a
- * softplus u, this is weight (1 - exp(-u)) / 2u. */
+/* Returns (d score / d logit) * weight / s for a kind of score s that is normalized. If s is the square root
+ * of a softplus u, the result is weight (1 - exp(-u)) / 2u. */
 static inline real router_slope(RouterScore kind, real s, real weight) {
     if (kind == ROUTER_SIGMOID) return weight * (1 - s);
     const real u = s * s;

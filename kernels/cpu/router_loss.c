@@ -1,13 +1,14 @@
-/* Losses that balance a router. p contains the probabilities of all experts for a token t, and f_e is the fraction of
- * all choices that are expert e.
+/* Losses that balance a router. p_te is the probability of expert e for token t, and f_e is the fraction of
+ * all selections that select expert e.
  *
- *   balance  experts * sum_e f_e mean_t p_te (Fedus et al., "Switch Transformers", 2021); with counts per sample, the
- *            mean over the samples. This equals Megatron-LM moe_utils.py switch_load_balancing_loss_func, because
- *            sum_e count_e / (tokens * topk) is 1
+ *   balance  experts * sum_e f_e mean_t p_te (Fedus et al., "Switch Transformers", 2021); with counts per
+ *            sample, the mean over the samples. The loss equals Megatron-LM's switch_load_balancing_loss_func
+ *            (moe_utils.py), because sum_e count_e / (tokens * topk) is 1
  *   z        mean_t logsumexp(logits_t)^2 (Zoph et al., "ST-MoE", 2022)
  *
- * If tokens are sharded over ranks, each rank computes its summand of the loss. One thread computes the loss, because a
- * sum over tokens has a fixed order. loss is written; dlogits is written or accumulated. */
+ * If tokens are sharded over ranks, each rank computes the summand for its tokens. A single thread computes
+ * the loss, because the order of the sum over tokens is fixed. loss is written; dlogits is written or
+ * accumulated. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -42,7 +43,7 @@ static const double *share_of(const Loss *l, int64_t token) {
     return l->share + (l->count->dim[0] > 1 ? token % l->samples * l->experts : 0);
 }
 
-/* Computes the probabilities. Returns their sum before normalization, or 1 for a softmax. */
+/* Writes the probabilities to p. Returns their sum before normalization, or 1 for a softmax. */
 static real probabilities(const Loss *l, const real *logits, real *p) {
     if (!router_normalises(l->attr->score)) return router_softmax(logits, l->experts, p), 1;
     real sum = (real)ROUTER_EPSILON;

@@ -1,10 +1,11 @@
-/* Computes small GEMMs inside a kernel. Each element of c is a single chain of multiply-adds in the order of k, so it
- * does not depend on the number of rows and columns. The loop over n is vectorized. */
+/* Computes small GEMMs inside a kernel. Each element of c is a single chain of multiply-adds in the order of
+ * k, so the element does not depend on the number of rows and columns. The loop over n is vectorized. */
 #pragma once
 
 #include "kernels/cpu/real.h"
 
-/* n must be TILE_HALF or a multiple of TILE_WIDTH. The sums of a block of TILE_ROWS x TILE_WIDTH fit into registers. */
+/* The n of a Tile must be TILE_HALF or a multiple of TILE_WIDTH. The accumulators of TILE_ROWS x TILE_WIDTH
+ * elements fit into registers. */
 enum { TILE_WIDTH = 64 / (int)sizeof(real), TILE_HALF = TILE_WIDTH / 2, TILE_ROWS = 8 };
 
 static inline int64_t tile_round_up(int64_t n) { return (n + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH; }

@@ -1,7 +1,8 @@
-/* exp, the logistic function and softplus as code without branches, which compilers can vectorize. libm's functions are
- * not inlined, and libmvec's functions require -ffast-math. exp: x = n ln2 + r with |r| <= ln2/2, exp(x) = 2^n *
- * (Taylor polynomial of exp at r). The error is below 2 ulp, and infinities and NaN are handled. A subnormal result is
- * replaced by 0, because arithmetic on subnormals is a hundred times slower. */
+/* exp, the logistic function and softplus, implemented without branches so that compilers can vectorize them.
+ * libm's functions are not inlined, and libmvec's functions require -ffast-math. exp: x = n ln2 + r with |r|
+ * <= ln2/2, exp(x) = 2^n * (Taylor polynomial of exp at r). The error is below 2 ulp, and infinities and NaN
+ * are handled. Subnormal results are replaced by 0, because arithmetic on subnormals is a hundred times
+ * slower. */
 #pragma once
 
 #include <string.h>
@@ -14,7 +15,7 @@ typedef uint64_t RealWord;
 enum { EXP_TERMS = 13, EXP_BIAS = 1023, EXP_SHIFT = 52, SOFTPLUS_TERMS = 16 };
 #define EXP_LOW   (-708.39) /* the result is 0 for smaller x */
 #define EXP_HIGH  710.0     /* the result is infinite for larger x */
-#define EXP_MAGIC 0x1.8p52  /* adding and subtracting it rounds x to an integer */
+#define EXP_MAGIC 0x1.8p52  /* adding and then subtracting this number rounds x to an integer */
 #define LN2_HIGH  0x1.62e42feep-1
 #define LN2_LOW   0x1.a39ef35793c76p-33
 #else
@@ -72,9 +73,9 @@ static inline real vector_softplus(real x) {
     return (x > 0 ? x : 0) + 2 * z * p;
 }
 
-/* Returns erf(x). In float, it is x P(x^2) for |x| < 1, otherwise 1 - exp(-Q(|x|)), which rounds to 1 for |x| >= 4. P
- * and Q interpolate erf(x) / x and -log(1 - erf(x)) at Chebyshev nodes. The error is below 3 ulp. In double, libm's
- * erf is used. */
+/* Returns erf(x). In float, the result is x P(x^2) if |x| < 1; otherwise, its absolute value is 1 -
+ * exp(-Q(|x|)), which rounds to 1 for |x| >= 4. P and Q interpolate erf(x) / x and -log(1 - erf(x)) at
+ * Chebyshev nodes. The error is below 3 ulp. In double, libm's erf is used. */
 #ifdef REAL_IS_DOUBLE
 static inline real vector_erf(real x) { return erf(x); }
 #else

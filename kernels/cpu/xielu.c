@@ -3,12 +3,13 @@
  *   y = beta x + p x^2                              if x > 0
  *   y = beta x + n (exp(min(x, eps)) - 1 - x)       otherwise
  *
- * softplus(a) = log(1 + exp(a)), or a if a > 20, as in PyTorch. For each row, the sums for alpha_p and alpha_n are
- * the sums of dy dy/dalpha over its columns, in order. y and the sums are written; dx is written or accumulated. */
+ * softplus(a) = log(1 + exp(a)), or a if a > 20, as in PyTorch. For each row, the outputs p and n are the
+ * sums over the columns, in order, of the gradient of y times the derivative of y with respect to alpha_p or
+ * alpha_n. y, p and n are written; dx is written or accumulated. */
 #include "kernels/cpu/real.h"
 
 typedef struct Curve {
-    real p, n, dp, dn, beta, eps; /* dp and dn are the slopes of softplus at alpha_p and alpha_n */
+    real p, n, dp, dn, beta, eps; /* dp and dn are the derivatives of softplus at alpha_p and alpha_n */
 } Curve;
 
 static real softplus(real a) { return a > 20 ? a : REAL_MATH(log1p)(REAL_MATH(exp)(a)); }
@@ -24,7 +25,7 @@ static Curve curve_of(Tensor *const *in) {
                    .eps = *reals(in[3])};
 }
 
-/* Returns the factor of n in y. */
+/* Returns the factor by which n is multiplied in y. */
 static real tail(const Curve *c, real x) { return REAL_MATH(expm1)(x < c->eps ? x : c->eps) - x; }
 static real tail_slope(const Curve *c, real x) { return x < c->eps ? REAL_MATH(expm1)(x) : -1; }
 

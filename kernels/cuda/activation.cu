@@ -1,5 +1,5 @@
 /* Computes the ops of kernels/cpu/activation.c, which contains the formulas. y is written. dx is written or
- * accumulated, and may share the memory of dy unless there is a gate. */
+ * accumulated, and may share the memory of dy unless the activation is gated. */
 #include <math.h>
 
 #include "kernels/cuda/pdl.cuh"
@@ -7,9 +7,9 @@
 
 enum { THREADS = 256 };
 
-/* Approximations for 16-bit storage, because the exact functions would take longer than the memory accesses. If the
- * result is not 0, the relative errors of exp and of the division are below 2^-17, which is 1/64 of fp16's rounding
- * error. Subnormal numbers are replaced by 0. */
+/* Approximations for 16-bit storage, because the exact functions would take longer than the memory accesses.
+ * For results other than 0, the relative errors of exp and of the division are below 2^-17, 1/64 of fp16's
+ * rounding error. Subnormal numbers are replaced by 0. */
 __device__ __forceinline__ float rough_exp(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
@@ -21,7 +21,7 @@ __device__ __forceinline__ float rough_reciprocal(float x) {
     return y;
 }
 
-/* In this file, T is the storage type, which determines the necessary accuracy. */
+/* In this file, T is the storage type. The storage type determines the necessary accuracy. */
 template <typename T> __device__ __forceinline__ Real<T> exponential(Real<T> x) {
     if constexpr (sizeof(T) == 2)
         return rough_exp(x);
@@ -151,7 +151,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* ---- gated activations (SiLU if KIND is SWIGLU, else KIND): a row is gate | up with f elements each ---- */
+/* ---- gated activations (SiLU if KIND is SWIGLU, else KIND): a row consists of f gates, then f elements of
+ * `up` ---- */
 
 /* The limit and offset of ActivationAttr. */
 template <typename T> struct Limits { Real<T> limit, offset; };
@@ -161,7 +162,7 @@ template <typename T> static Limits<T> limits_of(const Call *c) {
     return {a->limit > 0 ? (Real<T>)a->limit : (Real<T>)INFINITY, (Real<T>)a->offset};
 }
 
-/* Returns act(gate), and its slope. */
+/* Compute act(gate) and its derivative. */
 template <Activation KIND, typename T> __device__ __forceinline__ Real<T> gate_value(Real<T> g) {
     if constexpr (KIND == ACT_SWIGLU)
         return g * sigmoid<T>(g);
@@ -178,7 +179,7 @@ __device__ __forceinline__ void gate_value_and_slope(Real<T> g, Real<T> *y, Real
         *y = value<KIND, T>(g), *dy = slope<KIND, T>(g);
 }
 
-/* If LIMITED, applies the limit and the offset. */
+/* Computes the gated activation, with the limit and the offset if LIMITED. */
 template <Activation KIND, bool LIMITED, typename T>
 __global__ void __launch_bounds__(THREADS)
     gated(const T *x, T *y, int64_t rows, int64_t f, bool aligned, Limits<T> limits) {
@@ -249,7 +250,8 @@ static bool is_limited(const Call *c) {
     return a->limit > 0 || a->offset != 0;
 }
 
-/* Returns the instance of a kernel for the kind of gate. GeGLU has no limit (see op_activation). */
+/* Returns the kernel's instance for the call's gated activation. GeGLU never has limits (see
+ * op_activation). */
 #define GATED(c, kernel, T)                                                                                  \
     (kind_of(c) == ACT_QUICK_GEGLU  ? kernel<ACT_QUICK_GELU, true, T>                                        \
      : kind_of(c) == ACT_GEGLU_TANH ? kernel<ACT_GELU_TANH, false, T>                                        \
@@ -258,8 +260,8 @@ static bool is_limited(const Call *c) {
                                     : kernel<ACT_SWIGLU, false, T>)
 
 static void same_type(const Tensor *a, const Tensor *b) {
-    CHECK(a->dtype == b->dtype, "activation: the operands are %s and %s", dtype_name((DType)a->dtype),
-          dtype_name((DType)b->dtype));
+    CHECK(a->dtype == b->dtype, "activation: the operands have different types, %s and %s",
+          dtype_name((DType)a->dtype), dtype_name((DType)b->dtype));
 }
 
 template <typename T> static void forward(const Call *c) {

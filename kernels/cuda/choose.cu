@@ -1,4 +1,4 @@
-/* Computes the op of kernels/cpu/choose.c. One block processes one row. */
+/* Computes the op of kernels/cpu/choose.c. Each block processes one row. */
 #include "kernels/choice.h"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/vector_math.cuh"
@@ -10,7 +10,7 @@ enum { THREADS = 1024, WARPS = THREADS / 32, DIGIT = 11, BUCKETS = 1 << DIGIT, L
 static_assert(BUCKETS == 2 * THREADS && WARPS == 32,
               "each thread has two buckets, and each lane represents one warp");
 
-/* Maps numbers to integers with the same order. 0 is below all of these integers. */
+/* Maps numbers to integers in the same order. The integers are greater than 0. */
 template <typename R> struct Order;
 template <> struct Order<float> {
     typedef uint32_t Key;
@@ -33,7 +33,8 @@ template <> struct Order<double> {
     }
 };
 
-/* An element and its index. The better of two elements is the larger one or, if they are equal, the earlier one. */
+/* An element and its index. The better of two elements is the larger one; if they are equal, the earlier
+ * element is better. */
 template <typename R> struct Best {
     R x;
     int i; /* INT_MAX if there is no element */
@@ -55,7 +56,7 @@ template <typename R> struct Room {
     int count[WARPS], listed, found;
 };
 
-/* Returns the sum of x over the lanes up to this one. */
+/* Returns the sum of x over all lanes up to and including the calling lane. */
 template <typename I> __device__ __forceinline__ I sum_to_lane(I x) {
 #pragma unroll
     for (int k = 1; k < 32; k *= 2) {
@@ -65,12 +66,12 @@ template <typename I> __device__ __forceinline__ I sum_to_lane(I x) {
     return x;
 }
 
-/* Not inlined, because compiling a copy for every use would take long. */
+/* This function is not inlined, because compiling a copy for every use would take too long. */
 static __device__ __noinline__ unsigned long long weight_of(double x, double scale) {
     return __double2ull_rn(vector_exp(x) * scale);
 }
 
-/* Makes the choice from a row, with all threads of a block. */
+/* Chooses a token from a row, with all threads of a block. */
 template <typename T> struct Chooser {
     typedef Real<T> R;
     typedef typename Order<R>::Key Key;
@@ -88,7 +89,7 @@ template <typename T> struct Chooser {
 
     static __device__ __forceinline__ Key key_of(R y) { return Order<R>::key(y); }
 
-    /* Returns the weight of y as if all tokens with the edge's key were kept. */
+    /* Returns the weight of a token with the logit y, as if all tokens with the key `edge` were kept. */
     __device__ __forceinline__ Sum weight(R y) const {
         const double s = ((double)y - top) * rate;
         return s < least || key_of(y) < edge ? 0 : weight_of(s, scale);
@@ -114,8 +115,8 @@ template <typename T> struct Chooser {
         return block_sum<Sum>(room.bucket[threadIdx.x] + room.bucket[THREADS + threadIdx.x], room.sum);
     }
 
-    /* Finds the bucket at which the running sum, which starts at `before`, exceeds the limit. Sets `before` to the sum
-     * before this bucket. */
+    /* Returns the bucket at which the running sum first exceeds the limit. The sum starts at `before`;
+     * `before` becomes the sum over all earlier buckets. */
     __device__ __forceinline__ int find(Sum limit, Sum &before) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         __syncthreads();
@@ -134,8 +135,9 @@ template <typename T> struct Chooser {
         return room.found;
     }
 
-    /* Like keep() in kernels/cpu/choose.c. Adds up the sizes of tokens with nearby logits in buckets. Then lists the
-     * keys in the bucket that contains the edge, and finds the edge's key digit by digit. */
+    /* Computes the same result as keep() in kernels/cpu/choose.c. First sums the sizes (1 or weights) of
+     * tokens with nearby logits in buckets. Next, lists the keys in the bucket that contains the last kept
+     * token, and finds that token's key digit by digit. */
     template <bool COUNTS> __device__ void keep(int64_t top_k, double top_p) {
         const double step = (COUNTS ? 1 : rate) * (BUCKETS / 32);
         const auto size = [&](R y) -> Sum { return COUNTS ? 1 : weight(y); };
@@ -180,12 +182,13 @@ template <typename T> struct Chooser {
         edge = known, ties = same < INT_MAX ? (int)same : INT_MAX;
     }
 
-    /* Finds the first token, in order of ids, at which the running sum of weights exceeds `uniform` times the total.
-     * Each warp sums a part of the row, then a part of the part that contains the token, and so on. */
+    /* Finds the first token, in order of ids, at which the running sum of weights exceeds `uniform` times the
+     * total. Each warp sums one part of the row; the part that contains the token is then divided among the
+     * warps again, and so on. */
     __device__ int draw(double uniform) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const Sum same = edge ? weight(Order<R>::number(edge)) : 0;
-        int first = 0, length = n, past = 0; /* past: tokens before `first` with the edge's key */
+        int first = 0, length = n, past = 0; /* past: number of tokens before `first` whose key is `edge` */
         Sum before = 0, target = 0;
         do {
             const bool whole = length == n;
@@ -282,5 +285,5 @@ extern "C" void cuda_choose(const Call *c) {
                                         (const T *)data_of<T>(x), width, (int)n, rows_are_aligned(x),
                                         choice_scale(n), (const ChoiceRow *)ids_of(c->in[1]),
                                         (Chosen *)data_of<int64_t>(c->out[0]), cuda_of(c->device)->failure,
-                                        "choose: token %lld is outside the vocabulary of %lld"));
+                                        "choose: token %lld is outside the vocabulary of size %lld"));
 }

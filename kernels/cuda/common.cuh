@@ -1,10 +1,11 @@
 /* Code that all CUDA kernels share: types, loads and stores, views of tensors, reductions in a fixed order, and
  * launches.
  *
- * Storage types are double, float, bf16 and fp16. Arithmetic types are double and float (Real<T>). Memory-bound
- * kernels are templates over the storage type (STORAGE_SWITCH), and use 16-byte accesses (Vec) if operands are
- * aligned. Other kernels are templates only over the arithmetic type (REAL_SWITCH) and access operands through Cells,
- * which check the storage type at run time. No kernel adds floats atomically, so runs are deterministic. */
+ * Storage types are double, float, bf16 and fp16. Arithmetic types are double and float (Real<T>).
+ * Memory-bound kernels are templates over the storage type (STORAGE_SWITCH), and use 16-byte accesses (Vec)
+ * if their operands are aligned. Other kernels are templates only over the arithmetic type (REAL_SWITCH) and
+ * access operands through Cells, so that the storage type is checked at run time. No kernel adds floats
+ * atomically, so runs are deterministic. */
 #pragma once
 
 #include <cuda_bf16.h>
@@ -82,12 +83,12 @@ template <typename R> struct FromReal<bf16, R> {
 template <typename R> struct FromReal<fp16, R> {
     __device__ static __forceinline__ fp16 of(R x) { return __float2half_rn((float)x); }
 };
-/* Converts to a storage type. Rounds to nearest, ties to even. */
+/* Converts x to a storage type. Rounds to nearest, ties to even. */
 template <typename T, typename R> __device__ __forceinline__ T from_real(R x) {
     return FromReal<T, R>::of(x);
 }
 
-/* Elements of any storage type, which are converted at each access. */
+/* Elements of any storage type. Each access converts the element. */
 struct Cells {
     void *data;
     int dtype; /* F64, F32, BF16 or F16 */
@@ -128,7 +129,7 @@ static inline Cells cells(const Tensor *t) {
     return c;
 }
 
-/* N elements that one access loads or stores. */
+/* N elements that are loaded or stored by one access. */
 template <typename T, int N> struct alignas(sizeof(T) * N) Vec { T v[N]; };
 template <typename T> constexpr int VEC = 16 / sizeof(T); /* number of elements in 16 bytes */
 static inline bool aligned_16(const void *p) { return (uintptr_t)p % 16 == 0; }
@@ -141,7 +142,7 @@ static inline const int64_t *ids_of(const Tensor *t) {
     CHECK(!t || t->dtype == I64, "the operand is %s, not I64", dtype_name((DType)t->dtype));
     return data_of<int64_t>(t);
 }
-/* Returns the storage type that determines the arithmetic type, as in call_run on the CPU. */
+/* Returns the storage type that determines the arithmetic type, by the same rule as call_run on the CPU. */
 static inline DType lead_type(const Call *c) {
     for (int i = 0; i < CALL_IN; i++)
         if (c->in[i] && dtype_is_float((DType)c->in[i]->dtype)) return (DType)c->in[i]->dtype;
@@ -177,7 +178,7 @@ static inline Rows rows_of(const Tensor *t) {
     r.width = tensor_width(t);
     return r;
 }
-/* Returns whether the address and the length of every row of t are multiples of 16 bytes. */
+/* Returns true if the addresses and the lengths of all rows of t are multiples of 16 bytes. */
 static inline bool rows_are_aligned(const Tensor *t) {
     const int64_t n = 16 / (int64_t)dtype_size((DType)t->dtype);
     bool yes = aligned_16(t->data) && tensor_width(t) % n == 0;
@@ -203,8 +204,9 @@ static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                                \
          i += (int64_t)gridDim.x * blockDim.x)
 
-/* Records an error. A device's first error becomes a fault when the host next waits for the device (tensor/cuda.h).
- * `message` is a string in host memory that contains two %lld, so it must be an argument of the kernel. */
+/* Records an error. A device's first error becomes a fault when the host next waits for the device
+ * (tensor/cuda.h). `message` contains two %lld. The message is a string in host memory, so a kernel must
+ * receive it as an argument. */
 __device__ __forceinline__ void raise_assert(DeviceAssert *c, const char *message, int64_t a, int64_t b) {
     if (atomicExch(&c->raised, 1)) return;
     c->message = message;
@@ -224,8 +226,8 @@ template <typename R> __device__ __forceinline__ R warp_max(R x) {
     for (int k = 16; k > 0; k /= 2) x = larger(x, __shfl_xor_sync(0xffffffffu, x, k));
     return x;
 }
-/* The sum over a block, whose size must be a multiple of 32. All threads must call this function, and all receive the
- * result. `room` is shared memory for 32 elements. */
+/* Returns the sum of x over a block to all of its threads. All threads must call this function, and the block
+ * size must be a multiple of 32. `room` is shared memory for 32 elements. */
 template <typename R> __device__ __forceinline__ R block_sum(R x, R *room) {
     x = warp_sum(x);
     __syncthreads();

@@ -2,12 +2,12 @@
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/vectors.cuh"
 
-/* A run consists of the elements of two Philox blocks. A block begins where the global index is a multiple of 4. If a
- * row does not begin at such an index, its first run begins before the row. A warp processes up to STRIPE runs of a
- * row, and computes their position in the full sequence only once. */
+/* A run consists of the elements of two Philox blocks. Each Philox block begins at a global index that is a
+ * multiple of 4. If a row does not begin at such an index, the row's first run begins before the row. A warp
+ * processes up to STRIPE runs of a row, and computes the row's position in the full sequence only once. */
 enum { THREADS = 256, WARP = 32, WORDS = 4, BLOCKS = 2, MANY = WORDS * BLOCKS, STRIPE = 4 * WARP };
 
-/* Maps rows to tokens of the full sequence. */
+/* Maps a tensor's rows to tokens of the full sequences. */
 struct Tokens {
     int64_t samples, first_sample, seq_total;
     SequenceSlice slice;
@@ -26,7 +26,7 @@ template <typename R> struct Jitter {
     }
 };
 
-/* Processes rows of `runs` runs each. */
+/* Processes rows that consist of `runs` runs each. */
 template <typename T, typename Noise>
 __global__ void __launch_bounds__(THREADS)
     multiply(const T *x, T *y, int64_t rows, int64_t h, int64_t runs, const __grid_constant__ Tokens tokens,
@@ -71,7 +71,7 @@ template <typename T, typename Noise> static void multiply_rows(const Call *c, N
 
 static void check(const char *op, const Call *c) {
     const Tensor *x = c->in[0], *y = c->out[0];
-    CHECK(x->dtype == y->dtype && x->ndim == 3, "%s: %s of %d dimensions to %s", op,
+    CHECK(x->dtype == y->dtype && x->ndim == 3, "%s: x is %s with %d dimensions, but y is %s", op,
           dtype_name((DType)x->dtype), x->ndim, dtype_name((DType)y->dtype));
 }
 

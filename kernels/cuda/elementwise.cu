@@ -1,13 +1,13 @@
 /* Computes the ops of kernels/cpu/elementwise.c. */
 #include "kernels/cuda/common.cuh"
 
-/* Operands are processed by rows. If they are contiguous, 16-byte aligned and of the same type, they are processed as
- * one row of vectors. */
+/* Operands are processed row by row. If all operands are contiguous, 16-byte aligned and of the same type,
+ * they are processed as a single row of vectors. */
 enum { THREADS = 256 };
 
 /* ---- copy ---- */
 
-/* Writes a vector, or adds it to *at. */
+/* Writes a vector to *at, or adds the vector to *at. */
 template <typename X, typename Y, int N>
 __device__ __forceinline__ void put(const Vec<X, N> &from, Vec<Y, N> *at, bool add) {
     typedef Real<Y> R;
@@ -26,8 +26,9 @@ template <typename X, typename Y, int N> __global__ void copy_flat(const X *x, Y
     GRID_LOOP(i, n) put(((const Vec<X, N> *)x)[i], (Vec<Y, N> *)y + i, add);
 }
 
-/* A block copies a tile of TILE vectors of N adjacent elements. Finding a row needs several divisions, which take many
- * more instructions than copying a vector. A block therefore finds each of its rows only once. */
+/* A block copies a tile of TILE vectors of N adjacent elements. Computing where a row begins needs several
+ * divisions, and thus many more instructions than copying a vector. A block therefore computes the start of
+ * each row only once. */
 enum { LOADS = 4, TILE = LOADS * THREADS };
 struct Start {
     int64_t x, y;
@@ -36,7 +37,7 @@ struct Start {
 template <typename X, typename Y, int N>
 __global__ void __launch_bounds__(THREADS)
     copy_rows(const X *x, Y *y, Rows x_rows, Rows y_rows, int64_t n, bool add) {
-    extern __shared__ Start start[]; /* vector i of the tile is at start[r] + i * N if it is in row r */
+    extern __shared__ Start start[]; /* if vector i of the tile is in row r, it is at start[r] + i * N */
     const int64_t each = x_rows.width / N, begin = (int64_t)blockIdx.x * TILE, first = begin / each,
                   column = begin - first * each;
     const int count = (int)min((int64_t)TILE, n - begin);
@@ -46,13 +47,14 @@ __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
 
-    /* Vector i is in row (at + i) / width. Only the last TILE vectors of a row count, so 32 bits are sufficient. */
+    /* Vector i is in row (at + i) / width of the tile. The formula needs at most the last TILE vectors of a
+     * row, so 32 bits are sufficient. */
     const uint32_t width = (uint32_t)min(each, (int64_t)TILE),
                    at = (uint32_t)max(column + width - each, (int64_t)0);
     Vec<X, N> from[LOADS];
     Vec<Y, N> *to[LOADS];
 #pragma unroll
-    for (int k = 0; k < LOADS; k++) { /* without a branch, so that all loads are in flight simultaneously */
+    for (int k = 0; k < LOADS; k++) { /* no branches, so that all loads are in flight simultaneously */
         const int i = min(k * THREADS + (int)threadIdx.x, count - 1);
         const Start p = start[(at + i) / width];
         from[k] = *(const Vec<X, N> *)(x + p.x + i * N);

@@ -15,7 +15,7 @@ struct Ids {
     DeviceAssert *failure;
     const char *message;
 
-    /* Returns a token's row in this rank's table, or -1 if another rank owns it. */
+    /* Returns a token's row in this rank's table, or -1 if the row is on another rank. */
     __device__ __forceinline__ int64_t row(int64_t token) const {
         const int64_t at = id[token] - first;
         return at >= 0 && at < rows ? at : -1;
@@ -23,7 +23,7 @@ struct Ids {
     __device__ __forceinline__ void check(int64_t token) const {
         if (id[token] < 0 || id[token] >= total) raise_assert(failure, message, id[token], token);
     }
-    /* Returns the index of a token in [s,b,h]. */
+    /* Returns the row of a token in [s,b,h]. */
     __device__ __forceinline__ int64_t place(int64_t token) const { return token % s * b + token / s; }
 };
 
@@ -85,8 +85,8 @@ extern "C" void cuda_embedding(const Call *c) {
 
 /* ---- backward ---- */
 
-/* Keys are row << 32 | token. Keys are unique, so every sorting algorithm produces the same order. Tokens whose rows
- * are on other ranks come last. */
+/* A token's key is row << 32 | token. Keys are unique, so every sorting algorithm produces the same order.
+ * Tokens whose rows are on other ranks come last. */
 enum : int64_t { NO_ROW = UINT32_MAX };
 
 static __global__ void write_keys(Ids o, uint64_t *key, int64_t tokens) {
@@ -114,7 +114,7 @@ struct Scatter {
     __device__ __forceinline__ bool goes_on(int end) const {
         return end < tokens && row(end) == row(end - 1);
     }
-    /* Returns the end of the run that contains `begin`, but at most `end`. */
+    /* Returns the end of the run that contains token `begin` of the sorted list, but at most `end`. */
     __device__ __forceinline__ int run_end(int begin, int end) const {
         const int64_t r = row(begin);
         int i = begin + 1;
@@ -123,12 +123,13 @@ struct Scatter {
     }
 };
 
-/* The sum of one run in a thread's N columns, which begin at `column`. */
+/* The sum of one run in a thread's columns [column, column + N). */
 template <typename T, int N> struct RunSum {
     typedef Real<T> R;
     Vec<R, N> sum, old;
 
-    /* Loads the elements to which the sum will be added, so that the load overlaps with the summation. */
+    /* The constructor loads the elements to which the sum will be added, so that the load overlaps with the
+     * summation. */
     __device__ __forceinline__ RunSum(const Scatter &o, int64_t row, int64_t column, bool to_dw) {
 #pragma unroll
         for (int e = 0; e < N; e++) sum.v[e] = old.v[e] = 0;
@@ -162,8 +163,8 @@ template <typename T, int N> struct RunSum {
     }
 };
 
-/* Block (x, y) processes chunk x and the columns of tile y. A block sums all runs of its chunk, except one that began
- * in an earlier chunk and ends in this one. */
+/* Block (x, y) processes the tokens of chunk x and the columns of tile y. A block sums all runs in its chunk,
+ * except a run that began in an earlier chunk and ends in this chunk. */
 enum { COLUMN_THREADS = 128 };
 template <typename T, int N>
 static __global__ void __launch_bounds__(COLUMN_THREADS) sum_runs(Scatter o, const T *dy, Real<T> *rest) {
@@ -202,7 +203,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     const int64_t row = o.row(begin);
     const int run = o.run_end(begin, end);
     if (row == NO_ROW || (run == end && o.goes_on(end))) return;
-    int from = 0; /* becomes the start of the run */
+    int from = 0; /* becomes the start of the run that contains `begin` */
     for (int to = begin; from < to;) {
         const int middle = from + (to - from) / 2;
         if (o.row(middle) < row)
@@ -220,8 +221,8 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     sum.write(o, row, column);
 }
 
-/* The layout of the scratch memory. Chunks are short, so that there are many blocks, but not so short that there are
- * too many. */
+/* The layout of the scratch memory. Chunks are short, so that many blocks share the work, but there are at
+ * most MOST_CHUNKS chunks. */
 struct ScatterPlan {
     int tokens, chunk, chunks;
     size_t keys, sort, rest; /* sizes in bytes */

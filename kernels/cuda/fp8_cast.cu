@@ -1,7 +1,7 @@
-/* Computes the FP8 values of operands and of their transposes in one pass over x. Scales are computed as in
+/* Converts operands and their transposes to FP8 in one pass over x. Scales are computed as in
  * kernels/cuda/quantize.cu. The hardware rounds values to nearest, ties to even, with the same results as
- * src/tensor/fp8.c. Overflows become the largest value, and NaN becomes 0x7f. y, yt and inverse are written;
- * newest is updated in place. */
+ * src/tensor/fp8.c. Values that overflow become the largest FP8 value, and NaN becomes 0x7f. y, yt and
+ * inverse are written; newest is updated in place. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/quantize.cuh"
@@ -13,7 +13,7 @@ enum {
     SIDE = 8,
     LANES = TILE / SIDE,
     WARPS = THREADS / 32,
-    HIGHEST_STACK = 4 /* 2^4 tiles, whose columns are 2 KB long in yt */
+    HIGHEST_STACK = 4 /* a stack of at most 2^4 tiles, whose columns are 2 KB long in yt */
 };
 
 typedef struct Fp8Cast {
@@ -50,7 +50,7 @@ __device__ __forceinline__ uint32_t four_fp8(float a, float b, float c, float d)
 
 template <typename T> struct Held {
     Run<T, SIDE> row[SIDE];
-    bool inside; /* sizes are multiples of 16, so either all elements are inside x or none is */
+    bool inside; /* true if all elements are inside x; otherwise none is, because sizes are multiples of 16 */
 
     __device__ __forceinline__ float operator()(int r, int k) const { return row[r].get(k); }
 };
@@ -62,8 +62,8 @@ struct Place {
     __device__ __forceinline__ int64_t row_of(int r) const { return row + SIDE * line + r; }
 };
 
-/* Tiles are processed from last to first, because the caches still contain the end of x, which the previous kernel
- * wrote last. */
+/* Tiles are processed from last to first, because the previous kernel wrote the end of x last, so the caches
+ * still contain it. */
 __device__ __forceinline__ Place place_of(const Fp8Cast &c) {
     const uint32_t tile = gridDim.x - 1 - blockIdx.x, stacks = tile >> c.stack, band = stacks / c.across,
                    down = band << c.stack | (tile & ((1u << c.stack) - 1));
@@ -92,12 +92,13 @@ template <typename T> __device__ __forceinline__ float largest_of(const Held<T> 
     return most.get();
 }
 
-/* The factors of a thread's rows and columns. Only one of these two kinds is used; the other factors are 1. */
+/* The factors for a thread's rows and columns. A cast uses only the row factors or only the column factors;
+ * the others are 1. */
 struct Scales {
     float row[SIDE], column[SIDE];
 };
 
-/* Computes the scale of each row from the 16 threads that share it. */
+/* Computes the scale of each row from the elements of the 16 threads that share the row. */
 template <typename T>
 __device__ __forceinline__ void scale_rows(const Fp8Cast &c, const Place &p, const Held<T> &x, float most,
                                            Scales &s) {
@@ -115,7 +116,8 @@ __device__ __forceinline__ void scale_rows(const Fp8Cast &c, const Place &p, con
     }
 }
 
-/* Computes the scale of each column from the two threads of a warp that share it, then from all warps. */
+/* Computes the scale of each column, first over the two threads of each warp that share the column, then over
+ * all warps. */
 template <typename T>
 __device__ __forceinline__ void scale_columns(const Fp8Cast &c, const Place &p, const Held<T> &x, float most,
                                               Scales &s) {
@@ -179,14 +181,14 @@ __device__ __forceinline__ void turn(const uint32_t *row, uint32_t (&column)[4])
     column[2] = __byte_perm(c, d, 0x5410), column[3] = __byte_perm(c, d, 0x7632);
 }
 
-/* Returns a line's index in the transposed tile. A line is 8 rows of a column. The distance between columns is a
- * multiple of the number of banks. Lines are therefore swapped, so that 16 threads that write different columns
- * concurrently use 16 different pairs of banks. */
+/* Returns the index of a line in the transposed tile. A line is a column's elements in 8 consecutive rows.
+ * Because the distance between columns is a multiple of the number of banks, lines are permuted: 16 threads
+ * that write different columns concurrently then use 16 different pairs of banks. */
 __device__ __forceinline__ int turned_at(int column, int line) {
     return column * LANES + (line ^ column / SIDE);
 }
 
-/* Writes y, and leaves the transposed columns in `turned`. */
+/* Writes y to memory, and the transposed columns to `turned`. */
 template <typename T, __nv_fp8_interpretation_t F, bool BLOCKS>
 __device__ __forceinline__ void convert(const Fp8Cast &c, const Place &p, const Held<T> &x, const Scales &s,
                                         float scale, uint2 *turned) {
@@ -213,8 +215,8 @@ __device__ __forceinline__ void convert(const Fp8Cast &c, const Place &p, const 
     }
 }
 
-/* Each thread writes two adjacent lines of a column with a single store, so that eight threads write contiguous bytes.
- * A line of a column has eight rows. */
+/* Each thread writes two adjacent lines of a column with a single store, so that eight threads write
+ * contiguous bytes. A line has eight rows. */
 __device__ __forceinline__ void write_turned(const Fp8Cast &c, const Place &p, const uint2 *turned) {
     enum { PAIRS = LANES / 2, APART = THREADS / PAIRS, COLUMNS = TILE / APART };
     const int line = threadIdx.x % PAIRS * 2, column = threadIdx.x / PAIRS;
@@ -225,7 +227,7 @@ __device__ __forceinline__ void write_turned(const Fp8Cast &c, const Place &p, c
     for (int k = 0; k < COLUMNS; k++) {
         const int at = turned_at(column + k * APART, line);
         values[k] = *(const uint4 *)(turned + at / 2 * 2);
-        if (at % 2) /* the two lines were swapped */
+        if (at % 2) /* turned_at has swapped the two lines */
             values[k] = make_uint4(values[k].z, values[k].w, values[k].x, values[k].y);
     }
 #pragma unroll
@@ -256,7 +258,8 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 
     }
     if (!c.newest) return;
     const float most = block_max(largest_of(x), room);
-    /* Non-negative floats have the same order as their bits, and a maximum does not depend on the order of updates. */
+    /* Non-negative floats are ordered like their bits as integers, and a maximum does not depend on the order
+     * of updates. */
     if (threadIdx.x == 0) atomicMax((int *)(c.newest + 1), __float_as_int(most));
 }
 
@@ -270,7 +273,7 @@ typedef struct Matrix {
     uint8_t *values;
 } Matrix;
 
-/* Each warp processes the block of one scale, or 128 columns of a row. */
+/* Each warp processes the elements of one block or, if there is only one scale, 128 columns of a row. */
 template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_blocks(Matrix m) {
     const int lane = threadIdx.x % 32;
     const int64_t each = m.blocks == FP8_SQUARES ? TILE : 1, across = (m.columns + TILE - 1) / TILE,
@@ -315,7 +318,8 @@ template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_
         }                                                                                                    \
     } while (0)
 
-/* Returns whether the fast kernel for tiles supports the call. The other kernel supports all calls, but is slow. */
+/* Returns true if the fast kernel, which processes tiles, supports the call. The slow kernel supports all
+ * calls. */
 static bool in_tiles(const Call *c, Fp8Blocks blocks) {
     const Tensor *x = c->in[0];
     bool floats = x->dtype != F64 && c->out[2]->dtype == F32;
@@ -327,7 +331,7 @@ static bool in_tiles(const Call *c, Fp8Blocks blocks) {
            (blocks == FP8_WHOLE || c->out[0] || c->out[1]);
 }
 
-/* Returns the number of tiles, including those outside x that complete the last stack. */
+/* Returns the number of tiles. Tiles outside x that complete the last stack are counted too. */
 static int64_t tiles_of(const Fp8Cast &c) {
     return ceil_div(ceil_div(c.rows, TILE), (int64_t)1 << c.stack) * c.across << c.stack;
 }
@@ -393,7 +397,8 @@ extern "C" void cuda_fp8_cast(const Call *c) {
     const DType type = y ? (DType)y->dtype : yt ? (DType)yt->dtype : F8E4M3;
     CHECK(dtype_is_fp8(type) && (!yt || yt->dtype == type), "fp8_cast: y is %s, but its transpose is %s",
           dtype_name(type), yt ? dtype_name((DType)yt->dtype) : "not requested");
-    CHECK(blocks == FP8_WHOLE || !y || !yt, "fp8_cast: with blocks, only one of y and yt can be computed");
+    CHECK(blocks == FP8_WHOLE || !y || !yt,
+          "fp8_cast: if each block has a scale, only one of y and yt can be computed");
     if (in_tiles(c, blocks)) {
         tiles(c, blocks, type);
         return;

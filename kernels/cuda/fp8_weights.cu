@@ -1,5 +1,6 @@
-/* Weights that are stored in FP8: casts a part of a weight, and converts stored values for GEMMs. Values and scales are
- * bitwise equal to those of kernels/cpu/quantize.c. amaxes are updated in place; y and inverse are written. */
+/* Kernels for weights that are stored in FP8: they cast a part of a weight, and convert stored values for
+ * GEMMs. Values and scales are bitwise equal to those of kernels/cpu/quantize.c. amaxes are updated in place;
+ * y and inverse are written. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/quantize.cuh"
@@ -32,7 +33,8 @@ __device__ __forceinline__ int64_t block_at(const Part &p, int64_t i) {
 
 /* ---- amaxes ---- */
 
-/* Non-negative floats have the same order as their bits, and a maximum does not depend on the order of updates. */
+/* Non-negative floats are ordered like their bits as integers, and a maximum does not depend on the order of
+ * updates. */
 __device__ __forceinline__ void raise_to(const Cells &to, int64_t at, float x) {
     if (to.dtype == F64)
         atomicMax((long long *)to.data + at, __double_as_longlong((double)x));
@@ -48,7 +50,7 @@ static __global__ void amax_of_part(Part p, Cells amax) {
     if (threadIdx.x == 0) raise_to(amax, 0, most);
 }
 
-/* Each warp processes those elements of the part that are in 128 columns of a row. */
+/* Each warp processes those of the part's elements that are in 128 columns of one row. */
 static __global__ void amaxes_of_part(Part p, Cells amaxes) {
     const int lane = threadIdx.x % 32;
     const int64_t across = (p.a.columns + FP8_BLOCK - 1) / FP8_BLOCK, first = p.a.first / p.a.columns,
@@ -116,7 +118,7 @@ static __global__ void cast_of_part(Part p, PartScales scales, uint8_t *y, bool 
     }
 }
 
-/* Writes the inverses of a weight and of its transpose, padded with zeros. */
+/* Writes the inverse scales of a weight and of its transpose, padded with zeros. */
 static __global__ void inverses(PartScales scales, Cells inverse, Cells turned, int64_t down, int64_t wide,
                                 int64_t across, int64_t turned_across) {
     GRID_LOOP(k, down * across) { inverse.put(k, k % across < wide ? __fdiv_rn(1, scales.get(k)) : 0); }
@@ -150,7 +152,8 @@ extern "C" void cuda_fp8_cast_part(const Call *c) {
 
 /* ---- stored values ---- */
 
-/* A NaN is not multiplied, because the multiplication would change its bits, which equal the CPU's. */
+/* NaNs are not multiplied, because the multiplication would change their bits, and the bits must equal the
+ * CPU's. */
 template <typename R>
 static __global__ void decode(const uint8_t *x, Cells inverse, Cells y, int64_t rows, int64_t width,
                               Fp8Blocks blocks, __nv_fp8_interpretation_t format) {

@@ -1,7 +1,8 @@
-/* Instructions of sm_90a: copies of tiles to shared memory by the copy engine (PTX ISA: cp.async.bulk.tensor),
- * barriers that count the copied bytes (mbarrier), and matrix products by a warpgroup (wgmma), 64 lines at a time.
- * Tiles in shared memory begin at multiples of 1024 bytes. A line has 128 bytes, whose 16-byte units are permuted by
- * the line's number (128-byte swizzle). */
+/* Instructions of sm_90a: copies of tiles to shared memory by the copy engine (PTX ISA:
+ * cp.async.bulk.tensor), barriers that count the copied bytes (mbarrier), and matrix products of 64 rows by a
+ * warpgroup (wgmma). Tiles in shared memory begin at multiples of 1024 bytes. A row of a tile is called a
+ * line and has 128 bytes; its 16-byte units are permuted according to the line's number (128-byte
+ * swizzle). */
 #pragma once
 
 #include <cuda.h>
@@ -10,13 +11,14 @@
 
 enum { LINE_BYTES = 128, LINE = 64 /* 16-bit elements */, GROUP_THREADS = 128 };
 
-/* ---- the host's side ---- */
+/* ---- host code ---- */
 
-/* gemm_invariant.cu. Returns whether the GPU runs code for sm_90a. */
+/* gemm_invariant.cu. Returns true if the GPU runs code for sm_90a. */
 bool has_warpgroups(Cuda *);
 
-/* A matrix [planes, rows, columns] of 16-bit or 8-bit elements. Its tiles have LINE_BYTES bytes of columns, `box` rows
- * and one plane. Strides are multiples of 16 bytes. Elements outside the matrix are read as zeros. */
+/* Describes a matrix [planes, rows, columns] of 16-bit or 8-bit elements. A tile covers LINE_BYTES bytes of
+ * columns, `box` rows and one plane. Strides are multiples of 16 bytes. Elements outside the matrix are read
+ * as zeros. */
 static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows, int64_t columns,
                                    int64_t row_stride, int64_t planes, int64_t plane_stride, int box) {
     typedef CUresult Encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
@@ -57,7 +59,7 @@ __device__ __forceinline__ void barriers_ready() {
 __device__ __forceinline__ void barrier_arrive(uint32_t at) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
-/* Arrives at the barrier, and makes it also wait until this number of bytes has been copied. */
+/* Arrives at the barrier, and also makes the barrier wait until this number of bytes has been copied. */
 __device__ __forceinline__ void barrier_expect(uint32_t at, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
@@ -74,7 +76,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t phase) {
                      : "memory");
     while (!done);
 }
-/* A position in a ring of stages. The phase of a barrier changes in each round. */
+/* A position in a ring of stages. The phase of the barriers changes in each round. */
 template <int STAGES> struct Ring {
     int stage = 0;
     uint32_t phase = 0;
@@ -82,7 +84,8 @@ template <int STAGES> struct Ring {
         if (++stage == STAGES) stage = 0, phase ^= 1;
     }
 };
-/* How long the L2 cache keeps a copied tile. If `once`, the tile's cache lines are the first to be evicted. */
+/* Returns the policy by which the L2 cache keeps a copied tile. If `once`, the tile's cache lines are the
+ * first to be evicted. */
 __device__ __forceinline__ uint64_t cache_policy(bool once) {
     uint64_t policy;
     if (once)
@@ -110,8 +113,8 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* Returns true in one lane of a warp. All lanes of the warp must call this function. The compiler can then keep the
- * values that this lane needs for copies in uniform registers. This is much faster. */
+/* Returns true in one lane of a warp. All lanes of the warp must call this function. Copies by the elected
+ * lane are much faster, because the compiler can keep the values that they need in uniform registers. */
 __device__ __forceinline__ bool is_elected() {
     uint32_t yes;
     asm volatile("{\n"
@@ -125,13 +128,14 @@ __device__ __forceinline__ bool is_elected() {
 
 /* ---- products ---- */
 
-/* Returns a value that is equal in all lanes of a warp. The compiler can therefore keep it in a uniform register, as
- * descriptors require. */
+/* Returns x of lane 0 to all lanes of a warp. The compiler can therefore keep the result in a uniform
+ * register, as descriptors require. */
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-/* Returns the descriptor of a tile. If `along`, its lines contain consecutive terms. Otherwise, they contain
- * consecutive columns of the result, and the next 64 columns of all terms begin after `apart` bytes. Groups of eight
- * lines are groups_apart bytes apart. The descriptor of an address n bytes later is larger by n / 16. */
+/* Returns the descriptor of a tile. If `along`, each line contains consecutive terms of the sum. If not
+ * `along`, each line contains 64 consecutive columns of the result, and the lines for the next 64 columns
+ * begin after `apart` bytes. Groups of eight lines are groups_apart bytes apart. The descriptor of an address
+ * n bytes later is larger by n / 16. */
 template <bool along>
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t at, int apart = 0,
                                                     int groups_apart = 8 * LINE_BYTES) {
@@ -139,8 +143,8 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t at, int apart = 0,
     return (uint64_t)(at >> 4 & 0x3fff) | leading << 16 | stride << 32 | (uint64_t)1 << 62;
 }
 
-/* The sums of a thread: [n][0] and [n][1] are columns 8 n + lane % 4 * 2 + 0, 1 of row 16 * warp + lane / 4. [n][2]
- * and [n][3] are the same columns eight rows below. */
+/* The accumulators of a thread: [n][0] and [n][1] are columns 8 n + lane % 4 * 2 + 0, 1 of row 16 * warp +
+ * lane / 4. [n][2] and [n][3] are the same columns, eight rows below. */
 #define SUM(q)    "+f"(s[q][0]), "+f"(s[q][1]), "+f"(s[q][2]), "+f"(s[q][3])
 #define SUM_4(q)  SUM(q), SUM(q + 1), SUM(q + 2), SUM(q + 3)
 #define SUM_6(q)  SUM_4(q), SUM(q + 4), SUM(q + 5)
@@ -162,8 +166,8 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t at, int apart = 0,
          "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "  \
          "%126, %127"
 
-/* Computes s [64, 8 * N8] += a [64,16] b [16, 8 * N8]. Both operands are in shared memory, and their lines contain
- * consecutive terms. */
+/* Computes s [64, 8 * N8] += a [64,16] b [16, 8 * N8]. The operands a and b are in shared memory, and their
+ * lines contain consecutive terms of the sum. */
 template <typename T, int N8> struct Product;
 #define PRODUCT(n8, width, registers, a, b, type, sums)                                                      \
     template <typename T> struct Product<T, n8> {                                                            \
@@ -205,8 +209,8 @@ FP8_PRODUCT(4, 32, R_16, 16, 17, 18, SUM_4)
 FP8_PRODUCT(8, 64, R_32, 32, 33, 34, SUM_8)
 FP8_PRODUCT(16, 128, R_64, 64, 65, 66, SUM_16)
 
-/* Computes the same product for 16-bit operands, with a [64,16] in registers in the order of multiply_add (mma.cuh).
- * The lines of b contain consecutive columns. */
+/* Computes s += a b for 16-bit operands. a [64,16] is in registers in the order of multiply_add (mma.cuh);
+ * the lines of b contain consecutive columns. */
 template <typename T>
 __device__ __forceinline__ void product_of_registers(float (&s)[8][4], const uint32_t (&a)[4], uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.%37.%37 " R_32
@@ -225,8 +229,8 @@ __device__ __forceinline__ void products_begun() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Lane 4 * i + q holds 16-bit pairs of row i: columns 2 * q and 2 * q + 1 of four matrices of 8 columns. Afterwards,
- * the lane has all 8 columns of matrix q. */
+/* Lane 4 * i + q holds 16-bit pairs of row i: columns 2 * q and 2 * q + 1 of four matrices of 8 columns.
+ * After the call, the lane holds all 8 columns of matrix q. */
 __device__ __forceinline__ void gather_columns(uint32_t (&x)[4]) {
     const int q = threadIdx.x % 4;
 #pragma unroll

@@ -1,13 +1,15 @@
-/* Computes the ops of kernels/cpu/loss.c, which contains the formulas. cross_entropy reads each row of logits once.
- * Every thread keeps the largest logit so far and the sum of exp(logit - largest), which is rescaled when a larger
- * logit appears. The sums of the threads are merged in a fixed order. cross_entropy_grad reads and writes each logit
- * once, in place if logits and dlogits are one tensor. cross_entropy_with_grad also reads and writes each logit once,
- * because it keeps a row in shared memory between the loss and the gradient.
+/* Computes the ops of kernels/cpu/loss.c, which contains the formulas. cross_entropy reads each row of logits
+ * once. Every thread keeps the largest logit so far and the sum of exp(logit - largest), and rescales the sum
+ * when a larger logit appears. The threads' sums are merged in a fixed order. cross_entropy_grad reads each
+ * logit and writes each gradient once, in place if logits and dlogits are one tensor. cross_entropy_with_grad
+ * also reads logits from memory only once, because it keeps rows in shared memory between the loss and the
+ * gradient.
  *
- * For 16-bit storage, exp is computed by the hardware's 2^x (0 for subnormal results), because expf would take longer
- * than the memory accesses. One multiply-add computes the exponent from a logit, including log |dloss|. If m is the
- * largest of |logit|, |lse| and |log |dloss||, the relative error is at most (2 + 4 m) 2^-23. This error is much
- * smaller than the effect of rounding a logit of that size and a gradient to 16 bits. */
+ * For 16-bit storage, exp is computed with the hardware's instruction for 2^x (0 for subnormal results),
+ * because expf would take longer than the memory accesses. One multiply-add computes the exponent, including
+ * log |dloss|, from a logit. If m is the largest of |logit|, |lse| and |log |dloss||, the relative error is
+ * at most (2 + 4 m) 2^-23. Rounding a logit of size m and a gradient to 16 bits causes a much larger
+ * error. */
 #include <cuda_pipeline.h>
 #include <float.h>
 
@@ -18,8 +20,8 @@ enum { UNROLL = 4 /* number of loads in flight per thread */ };
 
 constexpr float LOG2_E = 1.44269504f;
 
-/* exp(x - by) can be computed as power(x, shift(by)), or as growth(shift(x) - shift(by)). growth is exactly 1 for
- * equal arguments. */
+/* Two ways to compute exp(x - by) are power(x, shift(by)) and growth(shift(x) - shift(by)). If both shifts
+ * are equal, growth returns exactly 1. */
 template <typename T> __device__ __forceinline__ Real<T> shift(Real<T> by) {
     return sizeof(T) > 2 ? by : by * (Real<T>)LOG2_E;
 }
@@ -92,14 +94,14 @@ static Losses losses_of(const Call *c, const Tensor *logits, const Tensor *label
 
 /* ---- forward ---- */
 
-/* The sum of exp(x - top) over the added elements, where top is their maximum. A NaN propagates to the sum, but not
- * to top. */
+/* The sum of exp(x - top) over the added elements x, where top is the largest of them. A NaN propagates to
+ * the sum, but not to top. */
 template <typename T> struct LogSum {
     typedef Real<T> R;
     R top, sum;
 
     __device__ __forceinline__ LogSum() : top(LOWEST<R>), sum(0) {}
-    /* Adds at most UNROLL vectors: i, i + step, ... */
+    /* Adds at most UNROLL vectors, with the numbers i, i + step, ... */
     template <int N, typename Row>
     __device__ __forceinline__ void add(const Row &x, int i, int step, int vectors) {
         Piece<T, N> v[UNROLL];
@@ -131,8 +133,8 @@ template <typename T> struct LogSum {
             if (threadIdx.x < columns % N)
                 add<1>((const Piece<T, 1> *)x, vectors * N + (int)threadIdx.x, threads, (int)columns);
     }
-    /* Merges the sums of all threads of the block; all threads receive the result. `room` is shared memory for 64
-     * elements, which no thread has read since the last barrier. */
+    /* Merges the sums of all threads of the block; all threads receive the result. `room` is shared memory
+     * for 64 elements; no thread may have read it since the last barrier. */
     __device__ __forceinline__ void join(R *room) {
         const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
         const R high = warp_max(top), part = warp_sum(sum * growth<T>(shift<T>(top) - shift<T>(high)));
@@ -146,10 +148,11 @@ template <typename T> struct LogSum {
     }
 };
 
-/* Maximum numbers of threads per row. BOTH is for the kernel that computes both loss and gradient. */
+/* Maximum numbers of threads per row. BOTH_THREADS applies to the kernel that computes both loss and
+ * gradient. */
 enum { ROW_THREADS = 512, BOTH_THREADS = 1024 };
 
-/* One block processes a row. The block writes either loss and lse [b,s], or shard [2,b,s]. */
+/* Each block processes one row, and writes either loss and lse [b,s], or shard [2,b,s]. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(ROW_THREADS, 2)
     log_sums(Losses o, const T *logits, Cells loss, Cells lse, Cells shard) {
@@ -201,12 +204,12 @@ extern "C" void cuda_cross_entropy_shard(const Call *c) { forward(c, NULL, NULL,
 
 /* ---- backward ---- */
 
-/* The inputs of a row's gradient, (exp(x - lse) - [column is the label]) * by. For 16-bit storage, the
- * exponent includes |by|. */
+/* Computes a row's gradient, (exp(x - lse) - [column is the label]) * by. For 16-bit storage, the exponent
+ * includes log |by|. */
 template <typename T, int N> struct RowGrad {
     typedef Real<T> R;
     typedef Piece<T, N> V;
-    R by, past; /* past: the shift of lse, which includes log |by| */
+    R by, past; /* past: the shift by lse - log |by| */
     int target, columns;
 
     __device__ __forceinline__ RowGrad(R by, R lse, int64_t target, int64_t columns)
@@ -230,7 +233,7 @@ template <typename T, int N> struct RowGrad {
         }
         v->fill(p);
     }
-    /* Processes at most UNROLL vectors: begin, begin + step, ... */
+    /* Processes at most UNROLL vectors, with the numbers begin, begin + step, ... */
     template <typename Row>
     __device__ __forceinline__ void stretch(const Row &x, V *dx, int begin, int step, int vectors) const {
         V v[UNROLL];
@@ -246,7 +249,7 @@ template <typename T, int N> struct RowGrad {
     }
 };
 
-/* `tiles` blocks process a row, with UNROLL vectors per thread. */
+/* A row is processed by `tiles` blocks, with UNROLL vectors per thread. */
 enum { GRAD_THREADS = 256 };
 template <typename T, int N>
 static __global__ void __launch_bounds__(GRAD_THREADS)
@@ -289,17 +292,17 @@ extern "C" void cuda_cross_entropy_grad(const Call *c) {
 
 /* ---- loss and gradient in one kernel ---- */
 
-/* A block processes several rows sequentially. The first `held` vectors of a row are in shared memory, and only one
- * thread copies and reads each vector. After the gradient of a vector has been written, the same vector of the
- * block's next row replaces it in shared memory. The other vectors of a row are read twice, the second time from the
- * cache. */
+/* A block processes several rows sequentially. The first `held` vectors of a row are in shared memory, and
+ * each of them is copied and read by a single thread. After the gradient of a vector has been written, the
+ * vector at the same place in the block's next row replaces it in shared memory. The other vectors of a row
+ * are read twice, the second time from the cache. */
 template <typename T, int N> struct RowHeld {
     typedef Piece<T, N> V;
     BucketPool<V> slots;
     int held, threads;
 
     __device__ __forceinline__ int stretch() const { return UNROLL * threads; }
-    /* Starts to copy a stretch (UNROLL vectors per thread) of a row, as one asynchronous group, which is
+    /* Starts to copy a stretch (UNROLL vectors per thread) of a row, as one asynchronous group. The group is
      * empty if x is NULL. */
     __device__ __forceinline__ void fetch(const T *x, int begin) const {
         if constexpr (N > 1) {
@@ -311,7 +314,8 @@ template <typename T, int N> struct RowHeld {
             __pipeline_commit();
         }
     }
-    /* Adds a stretch whose copy is complete to the sum. The row has `vectors` vectors without padding. */
+    /* Adds a stretch to the sum. The copy of this stretch must be complete. The row has `vectors` vectors
+     * without padding. */
     __device__ __forceinline__ void add(LogSum<T> *all, int begin, int vectors) const {
         if constexpr (N > 1) {
             const int known = vectors < held ? vectors : held;
@@ -321,7 +325,7 @@ template <typename T, int N> struct RowHeld {
     __device__ __forceinline__ int last_stretch() const {
         return held ? (held - 1) / stretch() * stretch() : 0;
     }
-    /* Returns the sum of all but the last stretch of the block's first row. */
+    /* Copies the block's first row, and returns the sum over all of its stretches except the last. */
     __device__ __forceinline__ LogSum<T> first_sum(const T *x, int vectors) const {
         LogSum<T> all;
         for (int begin = 0; begin < held; begin += stretch()) fetch(x, begin);
@@ -329,7 +333,7 @@ template <typename T, int N> struct RowHeld {
         for (int begin = 0; begin < last_stretch(); begin += stretch()) add(&all, begin, vectors);
         return all;
     }
-    /* Completes a row's sum with its last stretch. */
+    /* Completes a row's sum by adding the last stretch and the vectors that are not in shared memory. */
     __device__ __forceinline__ void complete(LogSum<T> *all, const T *x, int64_t columns,
                                              Real<T> *room) const {
         const int vectors = (int)(columns / N);
@@ -338,9 +342,9 @@ template <typename T, int N> struct RowHeld {
         add(all, last_stretch(), vectors);
         all->join(room);
     }
-    /* Computes the row's gradient. Meanwhile, the stretches of the row at `next`, unless it is NULL, replace this row's
-     * stretches. Each stretch except the last is added to the sum one stretch later, so that copies overlap with the
-     * computation. */
+    /* Computes the row's gradient. Meanwhile, the stretches of the next row replace this row's stretches,
+     * unless `next` is NULL. Each stretch except the last is added to the next row's sum one stretch later,
+     * so that copies overlap with the computation. Returns this sum. */
     __device__ __forceinline__ LogSum<T> gradient(const RowGrad<T, N> &grad, const T *x, T *dx, int64_t width,
                                                   const T *next) const {
         const int vectors = (int)(width / N), of_next = next ? grad.columns / N : 0;
@@ -372,7 +376,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     R by = dloss.get<R>(token);
     for (int turn = 0; row < o.rows; turn ^= 1) {
         const T *x = logits + row * o.width;
-        const R at = target < 0 ? (R)0 : to_real<R>(x[target]); /* the gradient may overwrite it */
+        const R at = target < 0 ? (R)0 : to_real<R>(x[target]); /* before the gradient overwrites it */
         rows.complete(&all, x, o.columns, room[turn]);
         const R log_sum = log(all.sum), row_lse = all.top + log_sum;
         const RowGrad<T, N> grad(by, row_lse, target, o.columns);
@@ -383,7 +387,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
         }
         T *dx = dlogits + row * o.width;
         row += gridDim.x;
-        if (row < o.rows) { /* is loaded early */
+        if (row < o.rows) { /* the next row's values are loaded early */
             token = o.token(row);
             target = o.target(token);
             by = dloss.get<R>(token);
@@ -392,8 +396,9 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     }
 }
 
-/* Launches two blocks of 512 threads per multiprocessor, so that one block computes while the other waits. If two rows
- * do not fit into a multiprocessor's shared memory, launches one block of 1024 threads. */
+/* Launches two blocks of at most 512 threads per multiprocessor, so that one block computes while the other
+ * waits. If two rows do not fit into a multiprocessor's shared memory, launches one block of at most 1024
+ * threads. */
 template <typename T, int N> static void run_both(const Call *c, const Losses &o) {
     enum { BESIDE = 2048 }; /* bytes of shared memory that a block needs in addition to its row */
     const Cuda *gpu = cuda_of(c->device);
@@ -407,8 +412,8 @@ template <typename T, int N> static void run_both(const Call *c, const Losses &o
     const int held = N == 1 ? 0 : (int)(vectors < room ? vectors : room), bytes = 16 * held;
     const int64_t by_memory = of_all / (bytes + BESIDE), by_threads = BOTH_THREADS / threads;
     const int64_t resident = (by_memory < by_threads ? by_memory : by_threads) * gpu->multiprocessors;
-    /* The attributes of a kernel are shared by all threads of the process, so they must be the same in every
-     * call. */
+    /* All threads of the process share a kernel's attributes, so every call must set them to the same
+     * values. */
     CUDA_CHECK(cudaFuncSetAttribute(loss_and_grad<T, N>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     most - BESIDE));
     CUDA_CHECK(cudaFuncSetAttribute(loss_and_grad<T, N>, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -428,7 +433,7 @@ extern "C" void cuda_cross_entropy_with_grad(const Call *c) {
                    else run_both<T, 1>(c, o));
 }
 
-/* ---- a vocabulary that is sharded over ranks; sums ---- */
+/* ---- vocabularies that are sharded over ranks, and weighted sums ---- */
 
 enum { THREADS = 256 };
 template <typename R>
@@ -458,7 +463,7 @@ extern "C" void cuda_cross_entropy_join(const Call *c) {
                            shards->dim[0], tokens, cells(loss), cells(c->out[1])));
 }
 
-/* One block processes a row. */
+/* Each block processes one row. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(ROW_THREADS, 2)
     best_columns(Losses o, const T *logits, Cells shard) {
@@ -521,7 +526,7 @@ extern "C" void cuda_correct_join(const Call *c) {
                                          cells(shards), shards->dim[0], tokens, cells(c->out[0])));
 }
 
-/* One block adds the samples in order. The sum of a sample does not depend on the other samples. */
+/* One block adds the samples' sums in order. The sum of a sample does not depend on other samples. */
 enum { SUM_THREADS = 1024 };
 static __global__ void __launch_bounds__(SUM_THREADS)
     weighted_sum(Cells x, Cells weight, int64_t samples, int64_t positions, double *total, bool add) {
@@ -540,7 +545,7 @@ static __global__ void __launch_bounds__(SUM_THREADS)
 
 extern "C" void cuda_weighted_sum(const Call *c) {
     const Tensor *x = c->in[0], *total = c->out[0];
-    CHECK(total->dtype == F64, "weighted_sum: the sum is F64, not %s", dtype_name((DType)total->dtype));
+    CHECK(total->dtype == F64, "weighted_sum: the sum is %s, not F64", dtype_name((DType)total->dtype));
     launch_pdl(c, 1, SUM_THREADS, 0, weighted_sum, cells(x), cells(c->in[1]), x->dim[0], x->dim[1],
                data_of<double>(total), accumulates(total));
 }

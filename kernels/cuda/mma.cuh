@@ -13,7 +13,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
 }
 
 /* Copies N = 8 or 16 bytes to shared memory if `there`; otherwise writes zeros. The copy is complete after
- * copies_arrived in the same thread, and visible to other threads after a barrier. */
+ * the same thread has called copies_arrived, and visible to other threads after a barrier. */
 template <int N> __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool there) {
     const int bytes = there ? N : 0;
     if (N == 16)
@@ -31,9 +31,9 @@ __device__ __forceinline__ void put_shared(uint32_t to, const uint32_t (&x)[4]) 
                  : "memory");
 }
 
-/* Loads four 8 x 8 matrices. Lanes 0-7, 8-15, 16-23 and 24-31 pass the addresses of their rows of 16 bytes.
- * Lane 4 * i + j receives columns 2 * j and 2 * j + 1 of row i of each matrix. The transposed load returns rows 2 * j
- * and 2 * j + 1 of column i. */
+/* Loads four 8 x 8 matrices. Each row has 16 bytes. Lanes 0-7 pass the addresses of the first matrix's rows,
+ * lanes 8-15 pass those of the second matrix, and so on. Lane 4 * i + j receives columns 2 * j and 2 * j + 1
+ * of row i of each matrix. The transposed load returns rows 2 * j and 2 * j + 1 of column i. */
 __device__ __forceinline__ void load_matrices(uint32_t (&x)[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -81,9 +81,10 @@ __device__ __forceinline__ float exp_2(float x) {
     return y;
 }
 
-/* Replaces each score of two rows, in the order of the sums of multiply_add, with 2^(score * unit - top). `top` is the
- * rounded product of the largest score so far and the unit. `shrink` becomes the factor by which the sums so far must
- * be multiplied. All scores of a row have the same `top`, so its error cancels in quotients. */
+/* Replaces each score of two rows, in the order of multiply_add's accumulators, with 2^(score * unit - top).
+ * `top` is the rounded product of the largest score so far and the unit. `shrink` becomes the factor by which
+ * the sums so far must be multiplied. All scores of a row have the same `top`, so the rounding error of `top`
+ * cancels in quotients. */
 template <int N8>
 __device__ __forceinline__ void softmax_tile(float (&score)[N8][4], float unit, float (&top)[2],
                                              float (&sum)[2], float (&shrink)[2]) {

@@ -1,12 +1,12 @@
 /* Computes the ops norm and add_norm of kernels/cpu/norm.c, which contains the formulas.
  *
- * Rows that consist of 16-byte vectors are read from memory once and kept in registers. (add_norm keeps the
- * rounded sum, so that it is bitwise equal to the ops add and norm.) All other rows (with odd widths, misaligned
- * addresses, larger widths or mixed types) are processed element by element.
+ * Rows that consist of 16-byte vectors are read from memory once and kept in registers. add_norm keeps the
+ * rounded sum, so that its results are bitwise equal to those of the ops add and norm. All other rows (with
+ * odd widths, misaligned addresses, larger widths or mixed types) are processed element by element.
  *
- * The number of instructions limits the kernel as much as the bandwidth does. During the memory accesses of a row of
- * 2048 16-bit elements, a multiprocessor of an H200 can issue about 2000 warp instructions. A row is therefore
- * processed by few threads with many vectors each. */
+ * The number of instructions limits the kernel as much as the bandwidth does. In the time in which a
+ * multiprocessor of an H200 reads and writes a row of 2048 16-bit elements, it can issue about 2000 warp
+ * instructions. A row is therefore processed by few threads with many vectors each. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/vectors.cuh"
@@ -30,7 +30,8 @@ template <typename T, int K> struct Held {
     typedef Run<T, N> V;
     V x[K];
 
-    /* Vectors past the end of the row become 0. If CONSTANT, the kernel must not write the row. */
+    /* Loads the thread's vectors; vectors past the end of the row become 0. If CONSTANT, the kernel must not
+     * write the row. */
     template <bool CONSTANT = false>
     __device__ __forceinline__ void load(const T *row, const Team<R, false> &team, int vectors) {
 #pragma unroll
@@ -40,7 +41,7 @@ template <typename T, int K> struct Held {
             if (i < vectors) x[k] = CONSTANT ? constant_vector((const V *)row + i) : ((const V *)row)[i];
         }
     }
-    /* Rounds each sum to the storage type, as a separate op add would. */
+    /* Adds `other`, and rounds each sum to the storage type, as the op add does. */
     __device__ __forceinline__ void add(const Held &other) {
 #pragma unroll
         for (int k = 0; k < K; k++) {
@@ -90,7 +91,7 @@ template <typename T, int K> struct Numbers {
             for (int e = 0; e < N; e++) v[k * N + e] -= less;
         }
     }
-    /* Writes the normalized row. The mean must have been subtracted. */
+    /* Writes the normalized row. The caller must already have subtracted the mean. */
     template <bool PLUS>
     __device__ __forceinline__ void write(const NormVectors<T> &p, const Held<T, K> &gain, R rstd, T *y,
                                           const Team<R, false> &team, int vectors) const {
@@ -112,8 +113,8 @@ template <typename T, int K> struct Numbers {
     }
 };
 
-/* Number of vectors per thread. All of them and the vectors of `branch` are in flight simultaneously, and they fit into
- * 64 registers. */
+/* Maximum number of vectors per thread. The loads of all vectors of x and of `branch` are in flight
+ * simultaneously, and the vectors fit into 64 registers. */
 enum { ROW_HELD = 4 };
 
 template <typename T, bool ADDS, bool PLUS>
@@ -122,9 +123,10 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     __shared__ R room[Team<R, false>::ROOM];
     Team<R, false> team(room);
     const int vectors = (int)o.width / VEC<T>;
-    /* Each team processes one row, and the grid is large enough for any tensor that Starts can describe. */
+    /* Each team processes one row. The maximum grid size is sufficient for any tensor that Starts can
+     * describe. */
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + team.index;
-    const bool live = row < o.rows; /* the last teams may have no row, but must take part in barriers */
+    const bool live = row < o.rows; /* the last teams may have no row, but must still take part in barriers */
     constexpr int LINE = 8;         /* vectors */
     allow_next_kernel();
     for (int i = (int)threadIdx.x * LINE; i < vectors; i += (int)blockDim.x * LINE)
@@ -146,8 +148,8 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     }
     const R rstd = 1 / sqrt(team.sum(x.squares()) * o.per_width + o.eps);
     if (!live) return;
-    /* Loads all gains before any is used. Otherwise, the kernel would end with a separate memory access for each
-     * gain. */
+    /* All gains are loaded before any gain is used. Otherwise, the kernel would end with a separate memory
+     * access for each gain. */
     Held<T, ROW_HELD> gain;
     gain.template load<true>(p.gain, team, vectors);
     x.template write<PLUS>(p, gain, rstd, p.y + row * o.width, team, vectors);
@@ -157,7 +159,7 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     }
 }
 
-/* The operands as Cells. */
+/* The same operands, accessed through Cells. */
 struct NormCells {
     Cells x, branch, gain, bias, sum, y, rstd, mean;
 };
@@ -186,7 +188,7 @@ template <typename R> static __global__ void norm_cells(Norm<R> o, NormCells p, 
             squares += d * d;
         }
         const R rstd = 1 / sqrt(team.sum(squares) * o.per_width + o.eps);
-        if (!live) continue; /* only possible in the last round */
+        if (!live) continue; /* teams can be without a row only in the last round */
         for (int64_t i = team.lane; i < o.width; i += team.size) {
             const R v = (x.get<R>(from + i) - mean) * rstd * (o.plus + p.gain.get<R>(i));
             p.y.put(dense + i, p.bias.data ? v + p.bias.get<R>(i) : v);

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/row_team.cuh"
 
-/* The parameters of all norm kernels. */
+/* The parameters that all norm kernels have. */
 template <typename R> struct Norm {
     int64_t rows, width;
     bool rms;
@@ -22,7 +22,7 @@ template <typename T> static inline bool is_type(const Tensor *t) {
     const DType want = sizeof(T) == 8 ? F64 : sizeof(T) == 4 ? F32 : t && t->dtype == F16 ? F16 : BF16;
     return !t || t->dtype == want;
 }
-/* Returns whether t is NULL, or has the type of x and is 16-byte aligned. */
+/* Returns true if t is NULL, or has the type of x and is 16-byte aligned. */
 static inline bool matches(const Tensor *t, const Tensor *x) {
     return !t || (t->dtype == x->dtype && aligned_16(t->data));
 }

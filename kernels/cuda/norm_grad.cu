@@ -1,9 +1,10 @@
 /* Computes the op norm_grad of kernels/cpu/norm.c, which contains the formulas.
  *
  * Rows that consist of 16-byte vectors are read from memory once. While a row is processed, the next rows are
- * copied to shared memory. A block sums dgain and dbias over its rows in registers. A second kernel, launched with
- * PDL, adds the sums of the blocks in order. The number of blocks depends only on sizes and the GPU. All other rows
- * (with odd widths, misaligned addresses, larger widths or mixed types) are processed element by element.
+ * copied to shared memory. A block sums dgain and dbias over its rows in registers. A second kernel, launched
+ * with PDL, adds the blocks' sums in order. The number of blocks depends only on the sizes and the GPU. All
+ * other rows (with odd widths, misaligned addresses, larger widths or mixed types) are processed element by
+ * element.
  *
  * A multiprocessor needs about 40 KB of loads in flight to reach the full memory bandwidth. More loads only prolong
  * the end of the kernel, when the last rows are processed and memory is idle. Each thread therefore has few vectors,
@@ -14,8 +15,9 @@
 
 /* ---- by vectors ---- */
 
-/* RESIDENT: threads per block; there is one block per multiprocessor. MOST_STAGES: number of stages of rows, including
- * the current one. STAGED: limit on the total size of all stages in bytes; two stages may exceed it. */
+/* RESIDENT: maximum number of threads per block; there is one block per multiprocessor. MOST_STAGES: maximum
+ * number of stages, including the stage of the current rows. STAGED: stages are added until their total size
+ * reaches this number of bytes. */
 enum { RESIDENT = 512, MOST_STAGES = 3, STAGED = 144 * 1024 };
 
 template <typename T> struct GradVectors {
@@ -28,12 +30,12 @@ template <typename T> struct GradVectors {
     int stages; /* 1 to MOST_STAGES */
 };
 
-/* The state of one thread: K vectors of each current row, which are in shared memory, and the sums of its columns. If
- * PLUS, gains are stored minus 1. */
+/* The state of one thread: K vectors of each staged row, in shared memory, and the sums over the thread's
+ * columns. If PLUS, 1 is added to the stored gains. */
 template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
     typedef Real<T> R;
-    enum { N = VEC<T>, P = VEC<R>, PARTS = N / P }; /* a vector's sums are PARTS vectors of P */
-    enum { KEEPS = K == 2 }; /* if true, a row's numbers stay in registers between its sums and its result */
+    enum { N = VEC<T>, P = VEC<R>, PARTS = N / P }; /* the sums for a vector are PARTS vectors of P numbers */
+    enum { KEEPS = K == 2 }; /* if true, a row's numbers stay in registers until dx is computed */
     enum Operand { DY, X, OLD, OPERANDS };
     typedef Run<T, N> V;
     /* The elements of one vector: dy, and x - mean. */
@@ -62,7 +64,8 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         for (int i = 0; i < K * N; i++) gain_sum[i] = bias_sum[i] = 0;
     }
     __device__ __forceinline__ int column(int k) const { return (team.lane + k * team.size) * N; }
-    /* Returns whether the thread's k-th vector is inside the row. Vectors outside the row count as 0. */
+    /* Returns true if the thread's k-th vector is inside the row. Vectors outside the row are treated as
+     * 0. */
     __device__ __forceinline__ bool has(int k) const { return column(k) < width; }
     __device__ __forceinline__ R gain_of(int k, int e) const {
         return PLUS ? 1 + gain[k].get(e) : gain[k].get(e);
@@ -74,7 +77,8 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         return own;
     }
     static __device__ __forceinline__ int slot(Operand what, int k) { return (what * K + k) * 32; }
-    /* Clears the vectors past the end of the row. One call is sufficient, because no copy writes these vectors. */
+    /* Clears the vectors past the end of the row. One call per stage is sufficient, because no copy writes
+     * these vectors. */
     __device__ __forceinline__ void clear(int stage) const {
         const BucketPool<V> own = slots_of(stage);
 #pragma unroll
@@ -116,7 +120,8 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         for (int e = 0; e < N; e++) v.dy[e] = dy.get(e), v.x[e] = RMS ? x.get(e) : x.get(e) - mean;
         return v;
     }
-    /* Adds this row to the column sums if `live`, and computes mean(dy g) and rstd mean(dy g xhat). */
+    /* Adds the row to the column sums if `live`, and computes the row's mean(dy g) and rstd mean(dy g
+     * xhat). */
     __device__ __forceinline__ void means(int stage, bool live, R mean, R rstd, R *sum, R *along) {
         const BucketPool<V> own = slots_of(stage);
         R s = 0, a = 0;
@@ -160,9 +165,11 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
             if (has(k)) *(V *)(out + k * team.size * N) = dx;
         }
     }
-    /* Call this function after the last row. Writes the column sums of the block to row `block` of `out`. */
+    /* Writes the block's column sums to row blockIdx.x of `out`. Must be called after the last row has been
+     * processed. */
     __device__ __forceinline__ void sum_block(const R *mine, V *shared, R *out) const {
-        /* The slots have space for two operands in the storage type, which must suffice for the sums. */
+        /* The slots have space for two operands in the storage type, and the sums must fit into this
+         * space. */
         static_assert(N * sizeof(R) <= 2 * sizeof(V),
                       "the sums of a block's columns do not fit into its slots");
         typedef Vec<R, P> Sums;
@@ -199,7 +206,7 @@ static __global__ void __launch_bounds__(RESIDENT) grad_vectors(Norm<Real<T>> o,
     typename Thread::V *slots = (typename Thread::V *)shared;
     wait_for_kernel_before();
     Thread t(o, p, room, slots);
-    /* Starts supports row numbers of 31 bits. Numbers past the end need the 32nd bit. */
+    /* Starts supports row numbers of 31 bits. Row numbers past the end need the 32nd bit. */
     const uint32_t step = gridDim.x * blockDim.y, rows = (uint32_t)o.rows;
     uint32_t first = blockIdx.x * blockDim.y, row = first + threadIdx.y;
     int stage = 0;
@@ -243,10 +250,10 @@ struct GradPlan {
     int stage, most; /* stage: size of a stage in bytes; most: maximum total size of a block's stages */
 };
 
-/* Chooses vectors per thread and threads per row so that as many of a block's threads as possible have a part of a row,
- * because the bytes in flight are in these threads' slots. Among equal choices, rows of several warps use the fewest
- * vectors per thread, to shorten the end of the kernel. Smaller rows use the most vectors, because a warp then adds
- * more rows per pass. */
+/* Chooses the numbers of vectors per thread and of threads per row. As many of a block's threads as possible
+ * should process a part of a row, because only the slots of such threads hold bytes in flight. If several
+ * numbers are equally good, rows of several warps use the fewest vectors per thread, to shorten the end of
+ * the kernel. Smaller rows use the most vectors per thread, because a warp then adds more rows per pass. */
 static void choose_team(int64_t vectors, GradPlan *p) {
     int64_t best = 0;
     for (int held = 4; held >= 2; held--) {
@@ -304,7 +311,7 @@ template <typename R> static __global__ void dx_cells(Norm<R> o, GradCells p) {
         team.sums(sum, along);
         sum = o.rms ? (R)0 : sum * o.per_width;
         along *= o.per_width;
-        if (row >= o.rows) continue; /* only possible in the last round */
+        if (row >= o.rows) continue; /* teams can be without a row only in the last round */
         for (int64_t i = team.lane; i < o.width; i += team.size) {
             const R g = p.dy.get<R>(dy + i) * (o.plus + p.gain.get<R>(i));
             p.dx.put_or_add(dx + i, rstd * (g - sum - (p.x.get<R>(x + i) - mean) * rstd * along), p.add);
@@ -312,7 +319,7 @@ template <typename R> static __global__ void dx_cells(Norm<R> o, GradCells p) {
     }
 }
 
-/* Writes partial[., y, column]: the sums over every `chunks`-th row, beginning at row y. */
+/* Writes partial[., y, column], the sums over rows y, y + chunks, y + 2 chunks, ... */
 enum { CELLS_CHUNKS = 128 };
 template <typename R> static __global__ void columns_cells(Norm<R> o, GradCells p, R *partial) {
     const int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, chunks = gridDim.y;
@@ -332,8 +339,9 @@ static int64_t cells_chunks(int64_t rows) { return rows < CELLS_CHUNKS ? rows : 
 
 /* ---- sums of columns ---- */
 
-/* Adds the column sums of the blocks: blockIdx.y = 0 computes dgain, and blockIdx.y = 1 dbias. A thread adds the sums
- * of every SUM_PARTS-th block, with SUM_LOADS loads in flight. */
+/* Adds the column sums of all blocks: thread blocks with blockIdx.y = 0 compute dgain, and those with
+ * blockIdx.y = 1 compute dbias. A thread adds the sums of every SUM_PARTS-th block, with SUM_LOADS loads in
+ * flight. */
 enum { SUM_COLUMNS = 32, SUM_PARTS = 16, SUM_LOADS = 10 };
 template <typename R>
 static __global__ void __launch_bounds__(SUM_COLUMNS *SUM_PARTS)
@@ -367,12 +375,14 @@ static __global__ void __launch_bounds__(SUM_COLUMNS *SUM_PARTS)
     out.put(column, add ? old + sum : sum);
 }
 
-/* This function must be called after the launch of the kernel that writes `partial`. */
+/* Adds the blocks' partial sums to dgain and dbias. Must be called after the launch of the kernel that writes
+ * `partial`. */
 template <typename R>
 static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_t width) {
     const Tensor *dgain = c->out[1], *dbias = c->out[2];
     const dim3 grid((unsigned)ceil_div(width, SUM_COLUMNS), dbias ? 2 : 1), block(SUM_COLUMNS, SUM_PARTS);
-    /* Without this setting, a multiprocessor would first have to convert shared memory back to L1 cache. */
+    /* Without this setting, a multiprocessor would first have to convert its shared memory back to L1
+     * cache. */
     CUDA_CHECK(cudaFuncSetAttribute(sum_columns<R>, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
     launch_pdl(c, grid, block, 0, sum_columns<R>, partial, blocks, width, cells(dgain), cells(dbias),
@@ -381,7 +391,8 @@ static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_
 
 /* ---- norm_grad ---- */
 
-/* Returns the size of `partial` in bytes, which is the same for both kernels, or 0 if no sums are needed. */
+/* Returns the size of `partial` in bytes, or 0 if no sums are needed. The size does not depend on which
+ * kernel runs. */
 static size_t partial_bytes(const Call *c) {
     const Tensor *x = c->in[1];
     const int64_t rows = tensor_rows(x), chunks = cells_chunks(rows);
@@ -407,8 +418,8 @@ template <typename T> static bool grad_by_vectors(const Call *c, void *partial) 
     const auto kernel = plan.held == 2   ? grad_kernel<T, 2>(o)
                         : plan.held == 3 ? grad_kernel<T, 3>(o)
                                          : grad_kernel<T, 4>(o);
-    /* The attributes of a kernel are shared by all threads of the process, so they must be the same in every
-     * call. */
+    /* All threads of the process share a kernel's attributes, so every call must set them to the same
+     * values. */
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.most));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));

@@ -1,5 +1,6 @@
-/* Computes the ops of kernels/cpu/optimizer.c. Each op is one launch for all pieces. A thread block or a warp
- * processes a piece. Steps update their operands in place, and sums are written or accumulated. */
+/* Computes the ops of kernels/cpu/optimizer.c. Each op processes all pieces in one launch. Each piece is
+ * processed by one thread block or one warp. Steps update their operands in place, and sums are written or
+ * accumulated. */
 #include <stddef.h>
 
 #include "kernels/cuda/pdl.cuh"
@@ -12,7 +13,7 @@ extern "C" {
 
 enum { THREADS = 256, WARP = 32 };
 
-/* ---- pieces: they have PIECE_MOST elements each if there is no table ---- */
+/* ---- pieces: without a table of pieces, each piece has PIECE_MOST elements ---- */
 
 struct Pieces {
     const FlatPiece *row; /* NULL if there is no table */
@@ -25,7 +26,7 @@ struct Pieces {
         if (row) return row[i];
         return {begin, n - begin < PIECE_MOST ? n - begin : PIECE_MOST, 0};
     }
-    /* Checks a loaded piece. Raises an error and returns an empty piece if it is invalid. */
+    /* Returns a loaded piece or, if it is invalid, raises an error and returns an empty piece. */
     __device__ __forceinline__ FlatPiece checked(FlatPiece p) const {
         if (p.begin < 0 || p.count < 0 || p.count > PIECE_MOST || p.begin + p.count > n || p.group < 0 ||
             p.group >= STEP_GROUPS) {
@@ -42,13 +43,13 @@ static Pieces pieces_of(const Call *c) {
     const int64_t n = tensor_count(c->in[0]);
     Pieces p = {(const FlatPiece *)ids_of(table), ceil_div(n, PIECE_MOST), n, cuda_of(c->device)->failure,
                 "a piece of %lld elements at element %lld is outside the operand"};
-    CHECK(!table || (table->ndim == 2 && table->dim[1] == PIECE_WORDS), "a piece has %lld words",
-          (long long)tensor_width(table));
+    CHECK(!table || (table->ndim == 2 && table->dim[1] == PIECE_WORDS),
+          "pieces of %lld words are not supported", (long long)tensor_width(table));
     if (table) p.count = table->dim[0];
     return p;
 }
 
-/* ---- steps: arithmetic uses the parameters' type ---- */
+/* ---- steps, computed in the parameters' type ---- */
 
 static void step_types(const char *op, const Call *c, const Tensor *state, bool in_16_bits) {
     const int type = c->in[0]->dtype, param = c->out[0]->dtype;
@@ -60,8 +61,8 @@ static void step_types(const char *op, const Call *c, const Tensor *state, bool 
           dtype_name((DType)param));
 }
 
-/* The source of a step's numbers: device memory, so that a CUDA graph reads the current numbers, or the arguments of
- * the launch. */
+/* The source of a step's numbers: device memory (so that a CUDA graph reads the current numbers) or the
+ * launch arguments. */
 struct StepSource {
     const StepNumbers *memory; /* if NULL, `own` is used */
     StepNumbers own;
@@ -92,9 +93,9 @@ __device__ __forceinline__ void put_run(T *x, int64_t i, int64_t end, bool align
         store_run<T, N>(x, i, end, aligned, run);
 }
 
-/* The pieces of a thread block. A group of `apart` blocks processes `apart` * `each` pieces: block b of the group
- * processes pieces b, b + apart, ... Pieces that are processed simultaneously are therefore contiguous. There are
- * enough blocks to prevent one from running alone at the end. */
+/* The pieces of a thread block. A group of `apart` blocks processes `apart` * `each` pieces: block b of the
+ * group processes pieces b, b + apart, ... Pieces that are processed simultaneously are therefore contiguous.
+ * There are enough blocks to ensure that no block runs alone for long at the end. */
 struct Turns {
     unsigned apart, each;
 
@@ -106,7 +107,8 @@ struct Turns {
         return all < pieces ? all : pieces;
     }
 };
-/* TOGETHER and LEAST_BLOCKS are numbers of blocks per multiprocessor if there are enough pieces. */
+/* Numbers of blocks per multiprocessor if there are enough pieces: TOGETHER in a group, and at least
+ * LEAST_BLOCKS in all. */
 enum { TOGETHER = 8, MOST_EACH = 16, LEAST_BLOCKS = 64 };
 
 static Turns turns_of(const Call *c, int64_t pieces) {
@@ -117,9 +119,9 @@ static unsigned turns_grid(const Turns &t, int64_t pieces) {
     return (unsigned)(ceil_div(pieces, t.apart * t.each) * t.apart);
 }
 
-/* A Rule loads N elements starting at i (into Rule::Loaded), then updates them. At least one element must be before
- * `end`. In a WHOLE piece, all elements are before `end` and aligned. UPDATES_AT_ONCE thread blocks per multiprocessor
- * keep enough loads in flight. */
+/* A Rule loads N elements starting at i (into Rule::Loaded), then updates them. At least one of these
+ * elements must be before `end`. If WHOLE, all of them are before `end` and aligned. UPDATES_AT_ONCE thread
+ * blocks per multiprocessor keep enough loads in flight. */
 enum { UPDATES_AT_ONCE = 4 };
 template <bool WHOLE, class Rule>
 __device__ __forceinline__ void update_piece(const Rule &rule, const Step<typename Rule::R> &s, int64_t i,
@@ -158,7 +160,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(typename Rule::R) == 4 ? UPDAT
         const bool aligned = all_aligned && piece.begin % N == 0;
         const int64_t i = piece.begin + (int)threadIdx.x * N, end = piece.begin + piece.count;
         if (at + turns.apart < stop)
-            next = pieces.load(at + turns.apart); /* is loaded while the current piece is processed */
+            next = pieces.load(at + turns.apart); /* loaded while the current piece is processed */
         if (aligned && piece.count == PIECE_MOST)
             update_piece<true>(rule, s, i, end, true);
         else
@@ -176,9 +178,9 @@ template <class Rule> static void launch_update(const Call *c, const Rule &rule,
                pieces, turns, aligned);
 }
 
-/* P is the type of parameters, G the type of gradients, and M and V are the types of the moments. `value` receives
- * the parameters in P or in 16 bits, unless it is NULL. Multiply-adds are explicit, because the compiler might fuse
- * operations differently in different instances. */
+/* P is the type of parameters, G the type of gradients, and M and V are the types of the moments. `value`,
+ * unless NULL, receives the parameters in P or in 16 bits. Multiply-adds are explicit, because the compiler
+ * might fuse operations differently in different template instances. */
 template <typename P, typename G, typename M, typename V> struct Adamw {
     typedef P R;
     enum { N = VEC<P> };
@@ -334,7 +336,7 @@ extern "C" void cuda_sgd(const Call *c) {
         REAL_SWITCH(c->in[0]->dtype, step_sgd<R, R>(c));
 }
 
-/* `along` is rounded after the same operations as on the CPU, because a fused multiply-add could change its sign. */
+/* Products are rounded as on the CPU, because a fused multiply-add could change the sign of `along`. */
 template <typename P> __device__ __forceinline__ P rounded_product(P a, P b);
 template <> __device__ __forceinline__ float rounded_product(float a, float b) { return __fmul_rn(a, b); }
 template <> __device__ __forceinline__ double rounded_product(double a, double b) { return __dmul_rn(a, b); }
@@ -480,7 +482,7 @@ static __global__ void qk_clip(const QkClipAttr a, const R *x, const double *max
 extern "C" void cuda_qk_clip(const Call *c) {
     const Tensor *x = c->in[0], *y = c->out[0];
     const int64_t n = tensor_count(y);
-    CHECK(x->dtype == y->dtype, "qk_clip: %s cannot become %s", dtype_name((DType)x->dtype),
+    CHECK(x->dtype == y->dtype, "qk_clip: the input is %s, but the output is %s", dtype_name((DType)x->dtype),
           dtype_name((DType)y->dtype));
     if (!n) return;
     REAL_SWITCH(x->dtype, qk_clip<R><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(
@@ -511,9 +513,10 @@ extern "C" void cuda_clip(const Call *c) {
                (StepNumbers *)c->out[0]->data, (ClipOutcome *)c->out[1]->data);
 }
 
-/* ---- exact sums (base/exact_sum.h) of non-negative numbers. Each thread adds to a private window of WINDOW limbs,
- * which begins at limb `base` and moves if a number does not fit. The block then adds the windows. A limb cannot
- * overflow before 2^31 numbers have been added. Sums of integers do not depend on the order ---- */
+/* ---- exact sums (base/exact_sum.h) of non-negative numbers. Each thread adds to a private window of WINDOW
+ * limbs. The window begins at limb `base`, and moves if a number does not fit. The block then adds the
+ * windows. A limb cannot overflow before 2^31 numbers have been added. Integer sums do not depend on the
+ * order of summation ---- */
 
 typedef unsigned long long Word; /* for atomicAdd */
 
@@ -580,7 +583,7 @@ __device__ __forceinline__ void normalise(Word *word) {
     }
 }
 
-/* Adds the sum of the block to the output. If there is only one block (`alone`), writes the sum instead. */
+/* Adds the block's sum to the output. If `alone` (there is only one block), writes the sum instead. */
 __device__ __forceinline__ void end_sums(Sums *s, Word *out, bool alone) {
     __syncthreads();
     const int limb = threadIdx.x % EXACT_LIMBS, first = threadIdx.x / EXACT_LIMBS;
@@ -616,14 +619,14 @@ __global__ void normal_sum(Word *out) {
 
 /* ---- sum of squares ---- */
 
-/* A warp processes a piece. A full piece has one block of SUM_BLOCK elements for each lane of the warp. LANES lanes
- * share a block. In each turn, the warp processes GROUPS blocks. At the end, each lane has the sum of one block. The
- * order of summation in a block depends only on the type. */
+/* A warp processes a piece. A full piece has as many blocks of SUM_BLOCK elements as a warp has lanes. In
+ * each turn, the warp processes GROUPS blocks, with LANES lanes per block. At the end, each lane has the sum
+ * of one block. The order of summation in a block depends only on the type. */
 enum { LANES = 8, GROUPS = WARP / LANES, TURNS = WARP / GROUPS, SHARE = SUM_BLOCK / LANES };
 static_assert(TURNS == LANES && (int)PIECE_MOST == WARP * (int)SUM_BLOCK, "one block for each lane");
 
-/* Returns the sum of this lane's share of its group's block. x is the piece, which has n elements. If INSIDE, the
- * piece is full and aligned. */
+/* Returns the sum of squares over this lane's share of the block that the lane's group processes. x is the
+ * piece, with n elements. If INSIDE, the piece is full and aligned. */
 template <typename T, bool INSIDE>
 __device__ __forceinline__ double share_of_a_block(const T *x, int turn, int n, bool aligned) {
     constexpr int N = VEC<T>;
@@ -641,8 +644,8 @@ __device__ __forceinline__ double share_of_a_block(const T *x, int turn, int n, 
     return sum;
 }
 
-/* Each iteration of the second loop halves the number of turns whose sums a lane keeps, and doubles the number of lanes
- * whose shares these sums include. */
+/* Returns the sum of squares of the lane's block. Each iteration of the second loop halves the number of
+ * blocks whose sums a lane keeps, and doubles the number of lanes whose shares these sums include. */
 template <typename T> __device__ __forceinline__ double sum_of_a_block(const T *x) {
     double part[TURNS];
 #pragma unroll
@@ -724,7 +727,8 @@ extern "C" void cuda_sum_squares(const Call *c) {
     CHECK(block > 0 && PIECE_MOST % block == 0, "sum_squares: blocks of %lld elements are not supported",
           (long long)block);
     const bool by_warp = block == SUM_BLOCK, add = accumulates(c->out[0]), aligned = aligned_16(x->data);
-    /* The number of thread blocks is small, because finishing a block takes as long as processing a piece. */
+    /* There are few thread blocks, because the end of a thread block takes as long as the processing of a
+     * piece. */
     const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * 16;
     const int64_t want = by_warp ? ceil_div(pieces.count, THREADS / WARP) : pieces.count;
     const unsigned grid = (unsigned)(want < most ? want : most);

@@ -1,14 +1,15 @@
-/* Programmatic dependent launch (PDL, sm_90): the blocks of a kernel become resident while earlier kernels still run.
- * This hides the launch latency. On older GPUs, the blocks start once the previous kernel ends.
+/* Programmatic dependent launch (PDL, sm_90): the blocks of a kernel become resident while earlier kernels
+ * still run, which hides the launch latency. On older GPUs, a kernel's blocks start once the previous kernel
+ * ends.
  *
- * A PDL kernel first allows the next kernel to start, so that several later kernels can be resident, and then waits for
- * the previous kernel:
+ * A PDL kernel usually first allows the next kernel to start, so that several later kernels can be resident,
+ * and then waits for the previous kernel. These rules apply:
  * - Before the wait, a thread must not access memory that an earlier kernel may still write, including gains and
  *   tables, nor write memory that an earlier kernel may still read. Before the wait, a kernel may read kernel
  *   arguments, and memory that no kernel has written since it was last copied (LinearAttr.steady, Pages).
- * - Kernels end in order: a kernel's wait returns only after the previous kernel ends. A kernel that waits therefore
- *   runs after all earlier work, as does any later work without PDL (library kernels, copies, events). In every kernel,
- *   at least one thread must wait. */
+ * - Kernels end in order: a kernel's wait returns only after the previous kernel ends. The code after a wait
+ *   therefore runs after all earlier work, as does any later work without PDL (library kernels, copies,
+ *   events). In every kernel, at least one thread must wait. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -25,7 +26,8 @@ __device__ __forceinline__ void allow_next_kernel() {
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
 }
-/* Loads a line into the L2 cache. This is allowed before the wait, even if an earlier kernel writes the line. */
+/* Loads a cache line into the L2 cache. A prefetch is allowed before the wait, even if an earlier kernel
+ * writes to the line. */
 __device__ __forceinline__ void prefetch_line(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
 }
@@ -35,8 +37,8 @@ __device__ __forceinline__ void start_pdl() {
     wait_for_kernel_before();
 }
 
-/* Returns whether the GPU and the compiled code support PDL. Code that was compiled for older architectures does
- * not. */
+/* Returns true if the GPU and the compiled code support PDL. Code that was compiled for older architectures
+ * does not. */
 static inline bool waits_for_kernels(Cuda *gpu, const void *kernel) {
     if (!gpu->code) {
         cudaFuncAttributes a;

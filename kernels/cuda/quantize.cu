@@ -19,7 +19,7 @@ template <typename T> static __global__ void amax_of_parts(const T *x, int64_t n
     for (int64_t i = thread; i < vectors; i += AMAX_DEPTH * threads) {
         Run<T, N> v[AMAX_DEPTH];
 #pragma unroll
-        for (int d = 0; d < AMAX_DEPTH; d++) /* loads past the end reload the first vector of the thread */
+        for (int d = 0; d < AMAX_DEPTH; d++) /* loads past the end read the thread's first vector again */
             v[d] = load_run<T, N>(x + (i + d * threads < vectors ? i + d * threads : i) * N, 0, N, true);
 #pragma unroll
         for (int d = 0; d < AMAX_DEPTH; d++) largest.take(v[d]);
@@ -115,8 +115,9 @@ extern "C" void cuda_fp8_scale(const Call *c) {
 
 typedef struct Rounding {
     int shift;                         /* number of mantissa bits that FP8 lacks */
-    uint32_t largest, smallest_normal; /* as floats */
-    /* adding it to a smaller number rounds that number to a multiple of the smallest FP8 value */
+    uint32_t largest, smallest_normal; /* bits of the values as floats */
+    /* adding and then subtracting this number rounds a smaller number to a multiple of the smallest FP8
+     * value */
     float magic;
     float most;
 } Rounding;
@@ -137,7 +138,8 @@ __device__ __forceinline__ float round_to_fp8(const Rounding &f, float x) {
     return __uint_as_float(size > 0x7f800000u ? 0x7fc00000u : y | (bits & 0x80000000u));
 }
 
-/* A NaN is not multiplied, because the multiplication would change its bits, which equal the CPU's. */
+/* NaNs are not multiplied, because the multiplication would change their bits, and the bits must equal the
+ * CPU's. */
 __device__ __forceinline__ void rescaled(float q, float inverse, float *y) {
     *y = q == q ? __fmul_rn(q, inverse) : q;
 }
@@ -154,7 +156,7 @@ __device__ __forceinline__ R quantized(const Rounding &f, float x, float scale, 
 
 /* ---- one scale for the tensor ---- */
 
-/* Each load has four elements, and two loads per thread are in flight. */
+/* Each load reads four elements, and each thread has two loads in flight. */
 template <typename T>
 static __global__ void quantize_flat(const T *x, Real<T> *y, int64_t n, Cells state, Rounding f) {
     typedef Real<T> R;
@@ -193,8 +195,9 @@ __device__ __forceinline__ float block_scale(const Rounding &f, float amax) {
     return power_of_two_scale(amax, f.most);
 }
 
-/* The height and width of a block must be 1 or TILE. In a tile of TILE by TILE elements, a warp processes every
- * TILE_WARPS-th row, and a lane processes four columns. x is therefore read only once. */
+/* The height and width of a block must be 1 or TILE. In a tile of TILE by TILE elements, a warp processes
+ * every TILE_WARPS-th row, and a lane processes four columns. Elements stay in registers, so x is read only
+ * once. */
 enum { TILE = 128, TILE_WARPS = 16, HELD = TILE / TILE_WARPS };
 
 __device__ __forceinline__ float largest_of(const float (&v)[4]) {
@@ -279,8 +282,8 @@ template <typename R> static __global__ void quantize_blocks(Cells x, Cells y, B
 
 /* ---- launches ---- */
 
-/* Returns whether four elements of x can be loaded by one access, and four elements of y (in the arithmetic type)
- * stored by one access. */
+/* Returns true if one access can load four elements of x, and one access can store four elements of y, which
+ * must have the arithmetic type. */
 static bool by_four(const Tensor *x, const Tensor *y) {
     return y->dtype == (x->dtype == F64 ? F64 : F32) &&
            (uintptr_t)x->data % (4 * dtype_size((DType)x->dtype)) == 0 &&

@@ -11,13 +11,13 @@ __device__ __forceinline__ float scale_for(float amax, float most, float otherwi
     return isinf(scale) ? FLT_MAX : scale;
 }
 
-/* Returns the scale of a block, which is a power of two. */
+/* Returns the scale of a block. Scales of blocks are powers of two. */
 __device__ __forceinline__ float power_of_two_scale(float amax, float most) {
     return __uint_as_float(__float_as_uint(scale_for(amax, most, 1)) & 0xff800000u);
 }
 
-/* Returns the maximum of `most` and |x| as a float, and ignores NaN. Rounding x to float is harmless, because
- * rounding is monotonic. */
+/* Returns the maximum of `most` and |x| as a float; a NaN is ignored. Rounding x to float is harmless,
+ * because rounding is monotonic. */
 template <typename T> __device__ __forceinline__ float larger_size(float most, T x) {
     return fmaxf(most, fabsf((float)to_real<Real<T>>(x)));
 }

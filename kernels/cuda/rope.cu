@@ -1,19 +1,21 @@
-/* Computes op rope and, unless paged_tiles.cu does it, the rotation and storing of rope_paged_attention (rope_store).
- * y, which may be x, is written or accumulated. In rope_store, each group of x has two more heads, a key and a value,
- * which are written to rows of the pools.
+/* Computes the op rope. Also computes the first part of rope_paged_attention (rope_store), which rotates
+ * queries and stores new rows, unless paged_tiles.cu does this. y is written or accumulated, and may share
+ * the memory of x. In rope_store, each group of x has two more heads, a key and a value, and these are
+ * written to rows of the pools.
  *
- * A thread processes a run of pairs in some neighbouring heads of a token. All loads are in flight before the first
- * rotation, and cosines and sines are loaded once. Elements without rotation are additional runs. A block's dimensions
- * are [tokens][shares of the heads][runs]. Blocks are small, so that a multiprocessor runs several: one computes while
- * others wait for memory, and the last blocks finish quickly. */
+ * A thread processes a run of pairs in some neighbouring heads of a token. All loads are in flight before the
+ * first rotation, and cosines and sines are loaded once. Elements that are not rotated form additional runs.
+ * A block's dimensions are [tokens][shares of the heads][runs]. Blocks are small, so that a multiprocessor
+ * runs several of them: one computes while others wait for memory, and the last blocks finish quickly. */
 #include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/pdl.cuh"
 
-/* HEADS: heads per share. RESIDENT: blocks per multiprocessor. MOST_DEEP and MOST_BLOCKS are CUDA's limits on a block's
- * third dimension, and of a grid's second and third dimensions. */
+/* HEADS: heads per share. RESIDENT: blocks per multiprocessor. MOST_DEEP is CUDA's limit on a block's third
+ * dimension, and MOST_BLOCKS is the limit on a grid's second and third dimensions. */
 enum { THREADS = 160, RESIDENT = 4, HEADS = 4, MOST_DEEP = 64, MOST_BLOCKS = 65535 };
 
-/* The two elements of a pair are in the two halves of a run, or are neighbours in it. */
+/* The parameters of the rotation. The two elements of a pair are in different halves of a run or, if
+ * interleaved, neighbours in the run. */
 template <typename T> struct Rope {
     static constexpr int N = VEC<T>;
     const T *x;
@@ -23,19 +25,20 @@ template <typename T> struct Rope {
     int64_t table;                    /* number of positions */
     int64_t x_stride[4], y_stride[4]; /* strides between positions, samples, groups and heads */
     uint32_t tokens, samples, length; /* length: number of tokens per sample */
-    /* per token: numbers of heads and of shares; share i begins at head i * HEADS */
+    /* per token: number of heads, heads per group, number of shares; share i begins at head i * HEADS */
     uint32_t heads, per_group, shares;
     int half, rest; /* per head: numbers of pairs, and of elements after the pairs */
     int pair_runs, rest_runs;
     Real<T> sign;
     bool interleaved, add;
-    /* rope_store: the pools of keys and of values; the row of each token; strides between rows and groups */
+    /* only for rope_store: the pools of keys and of values; each token's row in the pools; the pools'
+     * strides */
     T *pool[2];
     const int64_t *row;
     int64_t pool_row[2], pool_group[2];
 };
 
-/* Elements [first, first + N) of a row of n elements. If ALIGNED, all of them are in the row. */
+/* Returns elements [first, first + N) of a row of n elements. If ALIGNED, all of them are inside the row. */
 template <bool ALIGNED, int N, typename T>
 __device__ __forceinline__ Run<T, N> get_run(const T *row, int first, int n) {
     if constexpr (ALIGNED)
@@ -68,7 +71,7 @@ __device__ __forceinline__ Turned<T> load_pairs(const T *head, const Places &at)
             get_run<ALIGNED, VEC<T>>(head, at.high, at.high_end)};
 }
 
-/* y is the head to which the result is added. */
+/* Rotates a run. y is the head to which the result is added if o.add. */
 template <bool ALIGNED, typename T>
 __device__ __forceinline__ void turn_all(const Rope<T> &o, Turned<T> *p, const T *y, const Places &at,
                                          const Run<Real<T>, VEC<T>> &cos, const Run<Real<T>, VEC<T>> &sin) {
@@ -84,8 +87,8 @@ __device__ __forceinline__ void turn_all(const Rope<T> &o, Turned<T> *p, const T
     p->high.fill(v + N);
 }
 
-/* The offset of a head of x or y in its token, and the distances to the following heads. All heads of a share need only
- * one division: a division is slower than the work on a vector. */
+/* The offset of a head from the start of its token in x or y, and the distances to the following heads. All
+ * heads of a share need only one division, because a division is slower than the work on a vector. */
 struct Head {
     /* distance to the next head in the same group, and to the first head of the next group */
     int64_t at, next_head, next_group;
@@ -105,13 +108,13 @@ struct Head {
     }
 };
 
-/* One token of x and y, and its position in the table. A token that does not exist is skipped. */
+/* One token in x and y, and its position in the table. Tokens that do not exist are skipped. */
 template <typename T> struct Token {
     const T *x;
     T *y;
-    int64_t position, row; /* row: of the pools */
+    int64_t position, row; /* row: the token's row in the pools */
 
-    /* The address at which a head is written. */
+    /* Returns the address to which a head is written. */
     template <bool STORES> __device__ __forceinline__ T *target(const Rope<T> &o, const Head &to) const {
         const int which = (int)to.in_group - (int)to.per_group + 2;
         if (!STORES || which < 0) return y + to.at;
@@ -244,8 +247,8 @@ static void check_types(const Call *c) {
     const Tensor *x = c->in[0], *cos = c->in[1], *sin = c->in[2], *y = c->out[0];
     const DType table = x->dtype == F64 ? F64 : F32;
     CHECK(x->dtype == y->dtype && cos->dtype == table && sin->dtype == table,
-          "rope: %s to %s with tables of %s and %s", dtype_name((DType)x->dtype), dtype_name((DType)y->dtype),
-          dtype_name((DType)cos->dtype), dtype_name((DType)sin->dtype));
+          "rope: x is %s and y is %s, with tables of %s and %s", dtype_name((DType)x->dtype),
+          dtype_name((DType)y->dtype), dtype_name((DType)cos->dtype), dtype_name((DType)sin->dtype));
 }
 
 extern "C" void cuda_rope(const Call *c) {

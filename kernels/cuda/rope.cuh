@@ -1,10 +1,11 @@
-/* The rotation of op rope, for all kernels that rotate. */
+/* The rotation of the op rope, shared by all kernels that rotate. */
 #pragma once
 
 #include "kernels/cuda/vectors.cuh"
 
-/* The pairs of a run in a head: their first elements and their second elements or, if pairs are interleaved, the first
- * N of the 2N elements and the last N. */
+/* The pairs of a run in a head. `low` contains the first elements of the pairs, and `high` contains the
+ * second elements. If pairs are interleaved, `low` contains the first N of the run's 2N elements, and `high`
+ * contains the last N. */
 template <typename T> struct Turned { Run<T, VEC<T>> low, high; };
 
 /* Uses fma explicitly, so that rounding does not depend on which operations the compiler contracts. */
@@ -31,7 +32,8 @@ __device__ __forceinline__ void turn_pairs(const Turned<T> &p, bool interleaved,
     }
 }
 
-/* rope.cu. The failure's message if a position is outside the table. */
+/* rope.cu. The error message for a position outside the table. */
 extern const char *const rope_message;
-/* rope.cu. Computes the part of rope_paged_attention that precedes attention: the rotated queries are written to y. */
+/* rope.cu. Computes the part of rope_paged_attention that precedes attention: writes rotated queries to y,
+ * and stores new keys and values. */
 void rope_store(const Call *);

@@ -1,21 +1,23 @@
-/* Teams are groups of threads that process a row together. This header implements their reductions, and computes
- * where the rows of a strided tensor begin. The header is intended for kernels that read each row once. */
+/* Teams are groups of threads that process a row together. This header implements reductions over teams, and
+ * computes where the rows of a strided tensor begin. The code is intended for kernels that read each row
+ * once. */
 #pragma once
 
 #include <string.h>
 
 #include "kernels/cuda/common.cuh"
 
-/* A team consists of 1, 2, 4, ... or 32 threads of a warp, or of several warps. A block has `count` teams and the
- * dimensions (size, count). */
+/* A team consists of 1, 2, 4, ... or 32 threads of one warp, or of several entire warps. A block has `count`
+ * teams and the dimensions (size, count). */
 struct TeamShape {
     int size, count; /* number of threads per team, and of teams per block */
 };
 enum { TEAM_LARGEST = 1024, TEAM_BLOCK = 256 /* threads per block if teams are small */ };
 
-/* Returns the shape of teams for rows of `parts` parts, with at most one part per thread; `parts` must be at most
- * TEAM_LARGEST. A block has at most `block` threads (a multiple of 32 up to 512), or is one larger team. Teams of
- * several warps share a block only if `many` is set; otherwise, they synchronize with the block's barrier. */
+/* Returns the shape of teams for rows of `parts` parts, with at most one part per thread; `parts` must be at
+ * most TEAM_LARGEST. A block has at most `block` threads (a multiple of 32 up to 512), or consists of a
+ * single larger team. Teams of several warps share a block only if `many` is set; otherwise, each such team
+ * is a block and synchronizes with the block's barrier. */
 static inline TeamShape team_for(int64_t parts, int block, bool many) {
     TeamShape t = {1, 1};
     if (parts > 32)
@@ -28,9 +30,9 @@ static inline TeamShape team_for(int64_t parts, int block, bool many) {
 static inline int team_threads(TeamShape s) { return s.size * s.count; }
 static inline dim3 team_block(TeamShape s) { return dim3((unsigned)s.size, (unsigned)s.count); }
 
-/* A thread's view of its team. All threads of a block must call the same number of reductions. All threads of a team
- * receive the result without waiting for other teams. The two halves of `room` are used alternately, so that a team
- * passes a barrier between reading a half and writing to it again. */
+/* A thread's view of its team. All threads of a block must call the same number of reductions. All threads of
+ * a team receive the result without waiting for other teams. Reductions use the two halves of `room`
+ * alternately, so that a team passes a barrier between reading a half and overwriting that half. */
 template <typename R, bool MANY> struct Team {
     enum { ROOM = 128 }; /* elements of shared memory */
     int size, lane, index;
@@ -60,7 +62,7 @@ template <typename R, bool MANY> struct Team {
 
   private:
     R *room;
-    int warps, half; /* half of the smallest power of two >= `warps` */
+    int warps, half; /* half: half of the smallest power of two >= `warps` */
     int turn = 0;
 
     __device__ __forceinline__ R within_warp(R x) const {
@@ -68,7 +70,7 @@ template <typename R, bool MANY> struct Team {
         for (int k = size / 2; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
         return x;
     }
-    /* If each team has a barrier, the block reserves all 16 named barriers that a block can have. */
+    /* If each team has a separate barrier, the block reserves all 16 named barriers that a block can have. */
     __device__ __forceinline__ void wait() const {
         if constexpr (MANY)
             asm volatile("bar.sync %0, %1;" : : "r"(index + 1), "r"(size) : "memory");
@@ -108,12 +110,13 @@ template <typename V> __device__ __forceinline__ V constant_vector(const V *p) {
     return v;
 }
 
-/* Computes where rows begin, like Rows, but faster. Dimensions that are contiguous in memory count as one. At most
- * three dimensions are supported, and row numbers must fit into 31 bits. */
+/* Computes where rows begin, like Rows, but faster. Dimensions that are contiguous in memory are merged. At
+ * most three merged dimensions are supported, and row numbers must fit into 31 bits. */
 struct Starts {
     uint32_t inner, middle; /* sizes of the inner dimensions */
     int64_t stride[3];
-    /* Whether the distance between consecutive rows is always stride[2], so that no slow division is needed. */
+    /* True if the distance between consecutive rows is always stride[2], so that no slow division is
+     * needed. */
     bool even;
 
     __host__ __device__ __forceinline__ int64_t operator()(int64_t row) const {
@@ -122,7 +125,7 @@ struct Starts {
         return outer / middle * stride[0] + outer % middle * stride[1] + r % inner * stride[2];
     }
 };
-/* Returns whether Starts can describe the rows of t. */
+/* Returns true if Starts can describe the rows of t. */
 static inline bool starts_of(const Tensor *t, Starts *out) {
     int64_t size[3] = {1, 1, 1}, stride[3] = {0, 0, 0};
     int n = 0;

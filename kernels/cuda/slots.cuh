@@ -1,13 +1,14 @@
-/* Vectors of 16 bytes that are copied asynchronously from global to shared memory. Each thread waits
- * (cuda_pipeline.h) only for the copies that it started, and reads only their data. */
+/* Slots in shared memory for 16-byte vectors that are copied asynchronously from global memory. Each thread
+ * waits (cuda_pipeline.h) only for the copies that it started, and reads only the data of these copies. */
 #pragma once
 
 #include <cuda_pipeline.h>
 
 #include "kernels/cuda/vectors.cuh"
 
-/* Stores the slots' address in shared memory as an integer. If it were a pointer, the compiler would recompute the
- * address for each access, which takes longer than the access. All threads of a warp must run the constructor. */
+/* A pool of slots. The shared-memory address of the slots is stored as an integer. If it were a pointer, the
+ * compiler would recompute the address for each access, and this computation takes longer than the access.
+ * All threads of a warp must run the constructor. */
 template <typename V> struct BucketPool {
     uint32_t first;
 
@@ -28,7 +29,7 @@ template <typename V> struct BucketPool {
                      : "r"(first + 16 * i), "r"(v.word(0)), "r"(v.word(1)), "r"(v.word(2)), "r"(v.word(3))
                      : "memory");
     }
-    /* Starts a copy, as part of the group that the next __pipeline_commit closes. */
+    /* Starts a copy to slot i, as part of the group that the next __pipeline_commit closes. */
     __device__ __forceinline__ void fetch(int i, const void *x) const {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                      :

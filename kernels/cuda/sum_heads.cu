@@ -3,7 +3,7 @@
 
 enum { THREADS = 256 };
 
-/* A thread sums one element over all heads of a token. */
+/* Each thread sums one element over all heads of a token. */
 template <typename R>
 static __global__ void sum_heads(Cells x, Cells y, Rows x_rows, Rows y_rows, int64_t n, int64_t heads,
                                  bool add) {

@@ -9,7 +9,8 @@ extern "C" {
 enum { THREADS = 256, EACH = 8 /* number of blocks per multiprocessor */ };
 static_assert((int)EXACT_WORDS <= (int)THREADS, "there must be a thread for each word");
 
-/* Each block computes the divisor. A single thread processes the limbs one after the other, as the host does. */
+/* Each block computes the divisor for itself. A single thread of the block processes the limbs one after the
+ * other, as the host does. */
 template <typename T>
 static __global__ void unit_norm(const Real<T> *x, const int64_t *sum, T *y, int64_t n) {
     __shared__ ExactSum squares;
@@ -25,7 +26,7 @@ static __global__ void unit_norm(const Real<T> *x, const int64_t *sum, T *y, int
 extern "C" void cuda_unit_norm(const Call *c) {
     const Tensor *x = c->in[0], *sum = c->in[1], *y = c->out[0];
     const int64_t n = tensor_count(x), *squares = (const int64_t *)sum->data;
-    CHECK(tensor_count(sum) == EXACT_WORDS, "unit_norm: the sum has %lld words",
+    CHECK(tensor_count(sum) == EXACT_WORDS, "unit_norm: a sum of %lld words is not supported",
           (long long)tensor_count(sum));
     CHECK((x->dtype == F64) == (y->dtype == F64), "unit_norm: x is %s, but y is %s",
           dtype_name((DType)x->dtype), dtype_name((DType)y->dtype));

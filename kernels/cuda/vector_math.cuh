@@ -1,7 +1,7 @@
 /* Computes exp, the logistic function and softplus. The results are bitwise equal to the results of
- * kernels/cpu/vector_math.h, which describes the method. Results must be equal because a router compares scores: a
- * difference in the last bit can change a token's experts. Intrinsics prevent the compiler from fusing multiplications
- * with additions. */
+ * kernels/cpu/vector_math.h, which describes the method. The results must be equal because a router compares
+ * scores: a difference in the last bit can change a token's experts. Intrinsics prevent the compiler from
+ * fusing multiplications with additions. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"

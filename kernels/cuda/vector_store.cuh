@@ -1,5 +1,6 @@
-/* Stores vectors with asm statements, which the compiler cannot split. The compiler may split an ordinary vector store
- * into element stores if a kernel contains several vector stores, or also stores single elements. */
+/* Stores vectors with asm statements, because the compiler cannot split them. The compiler may split an
+ * ordinary vector store into element stores if a kernel contains several vector stores, or also stores single
+ * elements. */
 #pragma once
 
 #include <string.h>

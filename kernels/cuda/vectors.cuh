@@ -1,6 +1,6 @@
-/* A run consists of a few adjacent elements that one thread processes. A run that is aligned and inside its row is
- * loaded in 16-byte accesses; other runs are loaded element by element. The same code then processes both, so results
- * do not depend on alignment or on the end of a row. */
+/* A run consists of a few adjacent elements that one thread processes. A run that is aligned and inside its
+ * row is loaded in 16-byte accesses; other runs are loaded element by element. The same code then processes
+ * both kinds of runs, so results do not depend on alignment or on where a row ends. */
 #pragma once
 
 #include <string.h>
@@ -99,9 +99,9 @@ template <typename T, int N> struct Run {
     typedef typename std::conditional<is_half, __half2, __nv_bfloat162>::type Pair;
 };
 
-/* Loads elements [first, first + N) of a row of n elements. Elements outside [0, n) become 0 and are not
- * accessed. If `aligned`, every run inside the row begins at a multiple of 16 bytes (or of the run's size, if that is
- * smaller). */
+/* Loads elements [first, first + N) of a row of n elements. Elements outside [0, n) are not accessed and
+ * become 0. If `aligned`, every run inside the row must begin at a multiple of 16 bytes (or of the run's
+ * size, if that is smaller). */
 template <typename T, int N>
 __device__ __forceinline__ Run<T, N> load_run(const T *row, int64_t first, int64_t n, bool aligned) {
     typedef Run<T, N> Many;

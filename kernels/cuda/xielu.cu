@@ -1,5 +1,5 @@
-/* Computes the ops of kernels/cpu/xielu.c, which contains the formulas. A block computes the sums of a row in a fixed
- * order. y and the sums are written; dx is written or accumulated. */
+/* Computes the ops of kernels/cpu/xielu.c, which contains the formulas. A block computes the sums over a row
+ * in a fixed order. y and the sums are written; dx is written or accumulated. */
 #include <math.h>
 
 #include "kernels/cuda/vectors.cuh"
@@ -16,7 +16,7 @@ static Numbers numbers_of(Tensor *const *in) {
 }
 
 template <typename R> struct Curve {
-    R p, n, dp, dn, beta, eps; /* dp and dn are the slopes of softplus */
+    R p, n, dp, dn, beta, eps; /* dp and dn are the derivatives of softplus */
 
     __device__ __forceinline__ explicit Curve(const Numbers &x) {
         const R a = x.alpha_p.get<R>(0), b = x.alpha_n.get<R>(0);
@@ -24,7 +24,7 @@ template <typename R> struct Curve {
         p = softplus(a), n = beta + softplus(b);
         dp = softplus_slope(a), dn = softplus_slope(b);
     }
-    /* Returns the factor of n in y. */
+    /* Returns the factor by which n is multiplied in y. */
     __device__ __forceinline__ R tail(R x) const { return expm1(x < eps ? x : eps) - x; }
     __device__ __forceinline__ R value(R x) const { return beta * x + (x > 0 ? p * x * x : n * tail(x)); }
     __device__ __forceinline__ R slope(R x) const {
@@ -57,7 +57,8 @@ template <typename T> struct Gradient {
     bool add, aligned;
 };
 
-/* A block computes entire rows. Elements past the end of a row are 0 and contribute 0 to the sums. */
+/* A block computes entire rows. Elements past the end of a row are treated as 0 and contribute 0 to the
+ * sums. */
 template <typename T> __global__ void __launch_bounds__(THREADS) curved_grad(Gradient<T> g, Numbers numbers) {
     typedef Real<T> R;
     constexpr int N = VEC<T>;

@@ -1,15 +1,17 @@
-/* Computes the ops of kernels/cpu/attention.c, with the same formulas, for calls that cuDNN does not support. This file
- * handles F64 and F32 with multiply-adds; attention_mma.cu handles 16-bit storage.
+/* Computes the ops of kernels/cpu/attention.c, with the same formulas, for calls that cuDNN does not support.
+ * The kernels in this file handle F64 and F32 with multiply-adds; attention_mma.cu handles 16-bit storage.
  *
- * The backward pass does not add results of different blocks: one pass over tiles of rows computes dq, and one pass
- * over tiles of keys computes dk and dv. Each pass recomputes the probabilities from lse. A block of the second pass
- * processes the rows of its group's heads in order. Before both passes, sum(dy * y) and the range of keys that each row
- * attends to are written to scratch memory. y and lse are written; dq, dk, dv and dbias are written or accumulated. */
+ * The backward pass never adds results of different thread blocks: one pass over tiles of query rows computes
+ * dq, and one pass over tiles of keys computes dk and dv. Each pass recomputes the probabilities from lse. A
+ * thread block of the second pass processes the rows of its group's heads in order. Before both passes,
+ * sum(dy * y) and the range of keys that each row attends to are written to scratch memory. y and lse are
+ * written; dq, dk, dv and dbias are written or accumulated. */
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/flash.cuh"
 
-/* A tile has SIDE * N rows and SIDE * N keys. Each of the SIDE x SIDE threads computes N x N scores. Shared memory
- * contains CHUNK columns of heads for a GEMM over columns, and COLUMNS columns for a GEMM over keys or rows. */
+/* A tile has SIDE * N rows and SIDE * N keys. Each of the SIDE x SIDE threads computes N x N scores. Shared
+ * memory holds CHUNK columns of the operands for a GEMM that sums over columns, and COLUMNS columns for a
+ * GEMM that sums over keys or rows. */
 enum { SIDE = 16, THREADS = SIDE * SIDE, CHUNK = 32, COLUMNS = 64, BLOCKS = HEAD_MOST / COLUMNS };
 template <typename R> constexpr int EACH = sizeof(R) == 4 ? 4 : 2;
 template <typename R> constexpr int TILE = SIDE *EACH<R>;
@@ -28,8 +30,8 @@ template <typename R> struct Shared {
     Span span;
 };
 
-/* Thread (ty, tx) computes rows ty * N + i and keys tx + SIDE * j of a tile. In each block of COLUMNS columns of a
- * result, it computes columns tx + SIDE * c. */
+/* Thread (ty, tx) computes rows ty * N + i and keys tx + SIDE * j of a tile. In each block of COLUMNS columns
+ * of a result, the thread computes columns tx + SIDE * c. */
 struct Place {
     int ty, tx;
 };
@@ -37,7 +39,7 @@ __device__ static inline Place place() {
     Place x = {(int)threadIdx.x / SIDE, (int)threadIdx.x % SIDE};
     return x;
 }
-/* Returns the sum over the threads that share a row. */
+/* Returns the sum of x over the threads that share a row. */
 template <typename R> __device__ static inline R row_sum(R x) {
     for (int k = SIDE / 2; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
     return x;
@@ -46,7 +48,7 @@ template <typename R> __device__ static inline R row_sum(R x) {
 template <typename R> struct Scores { R x[EACH<R>][EACH<R>]; };
 template <typename R> struct Sums { R x[EACH<R>][BLOCKS][COLUMNS / SIDE]; };
 
-/* Computes the dot products out[row,key] of lines of a with lines of b. */
+/* Computes the dot products out[i,j] of row i of tile a and row j of tile b. */
 template <typename R>
 __device__ static void dot(Shared<R> &m, const Lines &a, const Lines &b, int width, Scores<R> &out) {
     constexpr int N = EACH<R>;
@@ -73,7 +75,7 @@ __device__ static void dot(Shared<R> &m, const Lines &a, const Lines &b, int wid
     }
 }
 
-/* Sets m.weight to x. All threads must have finished reading its previous contents. */
+/* Sets m.weight to x. All threads must have finished reading the previous contents of m.weight. */
 template <typename R> __device__ static void put_weight(Shared<R> &m, const Scores<R> &x) {
     const Place at = place();
 #pragma unroll
@@ -81,8 +83,8 @@ template <typename R> __device__ static void put_weight(Shared<R> &m, const Scor
         for (int j = 0; j < EACH<R>; j++) m.weight[at.ty * EACH<R> + i][at.tx + SIDE * j] = x.x[i][j];
 }
 
-/* Adds to out[row] the sum over keys of weight[row,key] * (line of x). If BY_KEY, adds to out[key] the sum over
- * rows. */
+/* Adds to out[row] the sum over keys of weight[row,key] times the key's vector in x. If BY_KEY, adds to
+ * out[key] the sum over rows of weight[row,key] times the row's vector in x. */
 template <bool BY_KEY, typename R>
 __device__ static void add_lines(Shared<R> &m, const Lines &x, int width, Sums<R> &out) {
     constexpr int N = EACH<R>;
@@ -109,7 +111,8 @@ __device__ static void add_lines(Shared<R> &m, const Lines &x, int width, Sums<R
     __syncthreads();
 }
 
-/* Multiplies the sums of line i of a tile by factor[i], and writes them to the line or adds them to it. */
+/* Multiplies the sums for row i of a tile by factor[i], and writes them to this row of `to` or adds them to
+ * it. */
 template <typename R>
 __device__ static void store(const Lines &to, bool add, const Sums<R> &sums, int width,
                              const R (&factor)[EACH<R>]) {
@@ -146,7 +149,8 @@ template <typename R> __device__ static R bias_of(const Flash &p, const Shared<R
     return p.biased ? ((const R *)p.bias)[m.bias[row] + slice_position(&p.key, key)] : 0;
 }
 
-/* Adds a tile's score gradients (m.weight) to the sums by row and bucket. Each thread processes one row. */
+/* Adds a tile's score gradients (m.weight) to the sums for each row and bucket. Each thread processes one
+ * row. */
 template <typename R>
 __device__ static void add_to_buckets(const Flash &p, const Shared<R> &m, int64_t pair, int row0, int key0) {
     const int i = threadIdx.x, n = p.t - key0 < TILE<R> ? p.t - key0 : TILE<R>;
@@ -165,7 +169,7 @@ __device__ static void add_to_buckets(const Flash &p, const Shared<R> &m, int64_
     if (last >= 0) to[last] += sum;
 }
 
-/* Sets m.weight to the dropout factors. A thread reads only the factors that it computes. */
+/* Sets m.weight to the tile's dropout factors. Each thread later reads only the factors that it computed. */
 template <typename R> __device__ static void draw(const Flash &p, Shared<R> &m, int key0) {
     const Place at = place();
 #pragma unroll 1
@@ -184,8 +188,8 @@ template <typename R> __device__ static R capped(const Flash &p, R x) {
     return (R)p.cap * tanh((R)p.scale * x / (R)p.cap);
 }
 
-/* Replaces each score with exp(score - largest score so far). The sums over previous tiles must then be multiplied by
- * `shrink`. */
+/* Replaces each score with exp(score - largest score of the row so far). The caller must then multiply sums
+ * over previous tiles by `shrink`. */
 template <typename R>
 __device__ static void softmax(const Flash &p, const Shared<R> &m, int key0, Scores<R> &score,
                                R (&top)[EACH<R>], R (&sum)[EACH<R>], R (&shrink)[EACH<R>]) {
@@ -257,7 +261,7 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) forward(
 
 /* ---- backward ---- */
 
-/* Each block processes one tile of rows of a sample. */
+/* Each thread block processes one tile of rows of a sample. */
 static __global__ void range_of_rows(const Flash p) {
     __shared__ Range range[64];
     __shared__ Span span;
@@ -269,7 +273,7 @@ static __global__ void range_of_rows(const Flash p) {
     if (threadIdx.x == 0) p.span[blockIdx.x] = span;
 }
 
-/* One warp processes one row. `unit` converts natural logarithms to the kernel's logarithms. */
+/* Each warp computes RowSums of one row. `unit` converts natural logarithms to the kernel's logarithms. */
 template <typename R> static __global__ void sums_of_rows(const Flash p, int64_t n, R unit) {
     const int lane = threadIdx.x % 32;
     const int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32);
@@ -287,8 +291,9 @@ template <typename R> static __global__ void sums_of_rows(const Flash p, int64_t
     }
 }
 
-/* Replaces each score with its probability, and ds, which is dy . v, with the gradient of the score without the factor
- * `scale`. With dropout, prob becomes the factor by which dy is multiplied in the sum for dv. */
+/* Replaces each score in `prob` with its probability, and each dy . v in `ds` with the gradient of the score
+ * without the factor `scale`. With dropout, prob becomes the factor by which dy is multiplied in the sum for
+ * dv. */
 template <typename R>
 __device__ static void gradient_of_scores(const Flash &p, const Shared<R> &m, const RowSums<R> *sums,
                                           int rows, int key0, Scores<R> &prob, Scores<R> &ds) {
@@ -408,8 +413,8 @@ extern "C" void cuda_attention(const Call *c) {
     LAUNCHED();
 }
 
-/* Lays out the scratch memory (sets the pointers to its parts), and returns its size in bytes. `gradient` is true if
- * the gradient of a bias is needed. */
+/* Sets the pointers to the parts of the scratch memory, and returns the size of this memory in bytes.
+ * `gradient` is true if the gradient of a bias is needed. */
 static size_t place_scratch(Flash *p, DType dtype, bool gradient, char *memory) {
     const size_t rows = (size_t)p->rows, real = dtype == F64 ? sizeof(double) : sizeof(float);
     const size_t sizes[] = {(size_t)p->b * p->g * rows * 2 * real, (size_t)p->b * rows * sizeof(Range),

@@ -1,9 +1,10 @@
-/* Attention by cuDNN, or by Isotron's kernels (attention.cu) for calls that cuDNN does not support. */
+/* Attention through cuDNN, or with Isotron's kernels (attention.cu) for calls that cuDNN does not support. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 
-/* attention_cudnn.cu. If cuDNN supports the call, starts it and returns true; otherwise returns false. */
+/* attention_cudnn.cu. If cuDNN supports the call, starts the computation and returns true; otherwise returns
+ * false. */
 bool attention_cudnn(const Call *);
 bool attention_grad_cudnn(const Call *);
 

@@ -1,7 +1,7 @@
-/* Biases that depend on the distance between query and key, for Isotron's attention kernels: ALiBi, or a relative
- * position bias. The kernels read a table of each head's biases by distance. For a relative position bias, they also
- * read a table of buckets. In the backward pass, the attention kernels sum the gradients of the scores by row and
- * bucket. The code in this file then sums over rows in a fixed order. */
+/* Biases (ALiBi or a relative position bias) that depend on the distance between query and key, for Isotron's
+ * attention kernels. The kernels read a table of each head's biases by distance. For a relative position
+ * bias, the kernels also read a table of buckets. In the backward pass, the attention kernels sum the score
+ * gradients for each row and bucket. The code in this file then sums over rows in a fixed order. */
 #include "kernels/cuda/attention/flash.cuh"
 
 static RelativeBuckets buckets_of(const Call *c, const Flash &p) {
@@ -56,7 +56,8 @@ void tabulate_bias(const Call *c, const Flash *p, const Tensor *bias) {
     LAUNCHED();
 }
 
-/* One block processes one head. Each column of threads sums 32 buckets over every 32nd row. */
+/* Each thread block processes one head. Each group of 32 threads sums 32 buckets over every 32nd row of the
+ * scores. */
 enum { SIDE = 32 };
 template <typename R>
 static __global__ void __launch_bounds__(SIDE *SIDE)

@@ -1,13 +1,14 @@
-/* Attention by cuDNN's fused kernels: decides which calls they support, builds their plans, and runs them.
+/* Attention with cuDNN's fused kernels: decides which calls these kernels support, builds the plans, and runs
+ * them.
  *
- * For cuDNN, each kv group of a sample, with the query heads of the group, is one batch element. The heads of
- * Megatron-LM's [s, b, groups, (q.., k, v), d] are therefore evenly spaced, and q, k, v and their gradients are used in
- * place.
+ * Each kv group of a sample, with the query heads of the group, is passed to cuDNN as one batch element. The
+ * heads of Megatron-LM's [s, b, groups, (q.., k, v), d] are therefore evenly spaced, and q, k, v and their
+ * gradients are used in place.
  *
- * The dry run builds the plans (cuda_plans_attention), which needs a second per shape. A shape without a plan uses
- * Isotron's kernels, for example in generation, where each step has a new shape. Calls that cuDNN does not support, or
- * that it is known or suspected to compute wrongly, also use Isotron's kernels. attention_path describes which
- * implementation computes a call, and why. */
+ * The dry run builds the plans (cuda_plans_attention), at a cost of about a second per shape. Shapes without
+ * a plan use Isotron's kernels, for example in generation, where each step has a new shape. Calls that cuDNN
+ * does not support, or that cuDNN is known or suspected to compute wrongly, also use Isotron's kernels.
+ * attention_path describes which implementation computes a call, and why. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,12 +28,12 @@ extern "C" {
 typedef struct Entry {
     AttentionShape shape;
     AttentionNumbers numbers;
-    Graph graph; /* has no plan if cuDNN does not support the shape */
+    Graph graph; /* without a plan if cuDNN does not support the shape */
     struct Entry *next;
 } Entry;
 
 typedef struct State {
-    cudnnHandle_t handle; /* NULL until the first plan is made */
+    cudnnHandle_t handle; /* NULL until the first plan is built */
     Entry *entries;
     AttentionCounts counts;
     char path[256];
@@ -69,7 +70,8 @@ static Entry *find(const State *s, const AttentionShape *shape) {
     return e;
 }
 
-/* Adds an entry, which has a plan if cuDNN supports the shape. */
+/* Returns the shape's entry, and creates the entry if it does not exist yet. The entry has a plan if cuDNN
+ * supports the shape. */
 static Entry *prepare(const Device *d, const AttentionShape *shape) {
     State *s = state_of(d);
     Entry *e = find(s, shape);
@@ -88,14 +90,14 @@ static Entry *prepare(const Device *d, const AttentionShape *shape) {
     return e;
 }
 
-/* ---- the request of a call ---- */
+/* ---- what a call requests ---- */
 
 typedef struct Operands {
     const Tensor *q, *k, *v, *y, *lse, *first_key, *lengths, *bias;
     const Tensor *dy, *dq, *dk, *dv; /* used only in the backward pass */
 } Operands;
 
-/* in the backward pass, in[3] is v */
+/* in the backward pass, in[3] is v, with 5 dimensions */
 static bool is_backward(const Call *c) { return c->in[3] && c->in[3]->ndim == 5; }
 
 static Operands operands(const Call *c) {
@@ -107,8 +109,8 @@ static Operands operands(const Call *c) {
     return is_backward(c) ? backward : forward;
 }
 
-/* Returns the reason why cuDNN cannot use a tensor, or NULL if it can; `to` then contains the strides. cuDNN needs
- * contiguous columns in each head, and evenly spaced (sample, group) pairs. */
+/* Returns the reason why cuDNN cannot use a tensor. If cuDNN can use it, returns NULL and sets `to` to the
+ * strides. cuDNN needs contiguous columns in each head, and evenly spaced (sample, group) pairs. */
 static const char *refuse_tensor(const Tensor *x, int dtype, HeadStrides *to) {
     if (x->dtype != dtype) return "operands of different types";
     if (x->dim[4] % 8 || x->dim[4] > 256) return "head sizes that are not multiples of 8 up to 256";
@@ -120,7 +122,7 @@ static const char *refuse_tensor(const Tensor *x, int dtype, HeadStrides *to) {
     to->batch = x->dim[2] > 1 ? x->stride[2] : x->dim[1] > 1 ? x->stride[1] : any;
     to->head = x->dim[3] > 1 ? x->stride[3] : any;
     to->row = x->dim[0] > 1 ? x->stride[0] : any;
-    /* With a stride of 4 elements, cuDNN does not refuse the call, but returns wrong results or faults. */
+    /* With a stride of 4 elements, cuDNN accepts the call, but returns wrong results or faults. */
     if (to->batch % 8 || to->head % 8 || to->row % 8 || !aligned_16(x->data))
         return "rows that do not begin at multiples of 16 bytes";
     return NULL;
@@ -144,7 +146,7 @@ static const char *refuse_tensors(const Operands *o, AttentionShape *a) {
     return why;
 }
 
-/* Query i attends to keys [i + shift - left, i + shift + right]. */
+/* Checks the mask: query i attends to keys [i + shift - window_left, i + shift + window_right]. */
 static const char *refuse_mask(const AttentionAttr *at, AttentionShape *a) {
     if (at->query.chunk || at->key.chunk) return "positions in chunks (context parallelism)";
     const int64_t shift = at->query.first - at->key.first;
@@ -155,7 +157,7 @@ static const char *refuse_mask(const AttentionAttr *at, AttentionShape *a) {
     const int64_t first = a->s - 1 + shift - at->window_left; /* the last query's first key */
     const bool ends = at->window_right != WINDOW_OFF && last < a->t - 1,
                begins = at->window_left != WINDOW_OFF && first > 0;
-    /* For a query that attends to no key, cuDNN's softmax would be NaN, but Isotron's is 0. */
+    /* For a query that attends to no key, cuDNN's results would be NaN, but Isotron's are 0. */
     if ((ends && last < 0) || (begins && first >= a->t)) return "a query that attends to no key";
     if (!ends && !begins) return NULL;
     if (!ends) return "a window without a causal mask";
@@ -182,15 +184,15 @@ static const char *refuse_version(const Cuda *cuda, const AttentionShape *a) {
     return NULL;
 }
 
-/* cuDNN's deterministic backward pass also computes the scores outside the window (the nondeterministic one does not).
- * Without a window, Isotron's kernels are two thirds as fast as cuDNN's. With one, they are faster at least if a query
- * attends to less than a quarter of the keys. */
+/* cuDNN's deterministic backward pass also computes the scores outside the window; the nondeterministic pass
+ * does not. Without a window, Isotron's kernels are two thirds as fast as cuDNN's. With a window, Isotron's
+ * kernels are faster at least if a query attends to a quarter of the keys or less. */
 static bool is_narrow(const AttentionShape *a) {
     return a->backward && !a->any_order && a->window && 4 * a->window <= a->t;
 }
 
-/* Returns the reason why cuDNN does not support a call, or NULL if it does; `a` then contains the shape of the
- * call. */
+/* Returns the reason why cuDNN does not support a call. If cuDNN supports it, returns NULL and sets `a` to
+ * the call's shape. */
 static const char *refuse(const Call *c, AttentionShape *a) {
     const Operands o = operands(c);
     const AttentionAttr *at = (const AttentionAttr *)c->attr;
@@ -215,7 +217,7 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     const char *why = refuse_tensors(&o, a);
     if (!why) why = refuse_mask(at, a);
     a->padded = o.lengths != NULL;
-    /* A padding query might attend to no key, as if there were more queries than keys. */
+    /* A padding query might attend to no key, as can happen if there are more queries than keys. */
     if (!why && a->padded && (a->window || a->mask == MASK_BOTTOM_RIGHT))
         why = "padded keys with a window or an offset of the mask";
     if (!why) why = refuse_version(cuda_of(c->device), a);
@@ -228,21 +230,21 @@ static const char *refuse(const Call *c, AttentionShape *a) {
 
 static int64_t round_up(int64_t n, int64_t to) { return ceil_div(n, to) * to; }
 
-/* Returns the size of the scratch memory that the backward pass needs for one (sample, group) pair: for ds, or for sums
- * of dq in F32, and for dk and dv of each head. */
+/* Returns how many bytes of scratch memory the backward pass needs for one (sample, group) pair: for ds or
+ * for the sums of dq in F32, and for each head's dk and dv. */
 static int64_t bytes_of_one(const AttentionShape *a) {
     const int64_t ds = 2 * round_up(a->s, 64) * round_up(a->t, 128), sums = 4 * a->s * a->d,
                   gradients = a->heads > 1 ? 2 * a->t * (a->d + a->e) : 0;
     return a->heads * ((a->any_order ? sums : ds) + gradients);
 }
 
-/* Returns the number of (sample, group) pairs that are processed in one part. The backward pass is deterministic,
- * unless the device allows sums in any order. A deterministic backward pass needs scratch memory that is quadratic in
- * the sequence length. A part may therefore use only 1/64 of the GPU's memory (2 GiB on an H200), which is still enough
- * work to keep the GPU busy. A single pair may use 1/8 of the memory (on an H200: 4 heads of 46k positions). Isotron's
- * kernels, whose scratch memory is linear, process larger pairs. The result depends only on sizes, so every run makes
- * the same decision. The nondeterministic backward pass, which needs only linear memory, has the same
- * limits. */
+/* Returns the number of (sample, group) pairs that are processed in one part. The backward pass is
+ * deterministic, unless the device allows sums in any order. A deterministic backward pass needs scratch
+ * memory that is quadratic in the sequence length. A part may therefore use only 1/64 of the GPU's memory (2
+ * GiB on an H200). Parts of this size are still large enough to keep the GPU busy. A single pair may use 1/8
+ * of the memory (on an H200: 4 heads of 46k positions). Larger pairs are left to Isotron's kernels, because
+ * these need only linear scratch memory. The result depends only on sizes, so every run makes the same
+ * decision. The nondeterministic backward pass needs only linear memory, but has the same limits. */
 static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     const int64_t one = bytes_of_one(a), memory = (int64_t)cuda->memory;
     if (!a->backward) return a->batch;
@@ -254,7 +256,7 @@ static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     return ceil_div(a->batch, ceil_div(a->batch, most));
 }
 
-/* The parts of a call. Each part except the last has `pairs` pairs. */
+/* The parts of a call. Each part except the last consists of `pairs` pairs. */
 typedef struct Work {
     int64_t pairs, parts;
     Entry *part, *last;
@@ -265,7 +267,8 @@ static Entry *entry_of(const Device *d, AttentionShape shape, int64_t batch, boo
     return make ? prepare(d, &shape) : find(state_of(d), &shape);
 }
 
-/* Returns the reason why cuDNN does not compute a call, or NULL if it does; `w` then contains the parts. */
+/* Returns the reason why cuDNN does not compute a call. If cuDNN computes it, returns NULL and sets `w` to
+ * the parts. */
 static const char *arrange(const Call *c, bool make, Work *w) {
     AttentionShape shape;
     const char *why = refuse(c, &shape);

@@ -1,13 +1,13 @@
 /* Describes attention as operations that cuDNN maps to its fused kernels. Names and order follow NVIDIA's
- * cudnn-frontend (node/scaled_dot_product_flash_attention.h). cuDNN accepts small deviations, but then computes wrong
- * results.
+ * cudnn-frontend (node/scaled_dot_product_flash_attention.h). cuDNN accepts graphs that deviate slightly, but
+ * computes wrong results for them.
  *   y = softmax(scale * q k^T + mask) v,  lse = log sum exp of the scaled and masked scores
  *   delta = sum(dy * y),  p = exp(scale * q k^T - lse),  dv = p^T dy,  ds = scale * p * (dy v^T - delta)
  *   dq = ds k,  dk = ds^T q;  with several heads, dk and dv of each head are stored in 16 bits, then summed.
  *
- * The backward pass is deterministic if dq is the output of one GEMM over all keys, for which cuDNN stores all of ds.
- * The backward pass is nondeterministic if dq is a copy of F32 sums, to which blocks of keys add in the order in which
- * they finish. */
+ * The backward pass is deterministic if dq is the output of one GEMM over all keys. cuDNN then stores all of
+ * ds. The backward pass is nondeterministic if dq is a copy of F32 sums, because blocks of keys add to these
+ * sums in the order in which they finish. */
 #include "kernels/cuda/attention/attention_graph.cuh"
 
 #include <math.h>
@@ -43,14 +43,14 @@ static Descriptor number(const Builder *b, AttentionTensor id) { return graph_sc
 static Descriptor score(const Builder *b) { return graph_virtual(b->g, REAL, b->score); }
 static Descriptor row(const Builder *b) { return graph_virtual(b->g, REAL, b->row); }
 
-/* ---- arithmetic: the result is the given tensor, or a new score ---- */
+/* ---- arithmetic: results are stored in a given tensor, or in a new tensor of scores ---- */
 
 static Descriptor combine(const Builder *b, cudnnPointwiseMode_t mode, Descriptor x, Descriptor y,
                           Descriptor out) {
     graph_pointwise(b->g, mode, REAL, x, y, NULL, out);
     return out;
 }
-/* SCORES: [queries,keys]; TO_QUERIES: a sum over keys; TO_KEYS: a sum over queries. */
+/* SCORES: the result is [queries,keys]; TO_QUERIES: a sum over keys; TO_KEYS: a sum over queries. */
 typedef enum GemmKind { SCORES, TO_QUERIES, TO_KEYS } GemmKind;
 static Descriptor gemm(const Builder *b, GemmKind kind, Descriptor x, Descriptor y, Descriptor out) {
     const GraphSizes sizes[] = {
@@ -79,7 +79,7 @@ static Descriptor shifted(const Builder *b, cudnnPointwiseMode_t mode, Descripto
     return y;
 }
 
-/* Returns a tensor of booleans: where `p (mode) q` holds. */
+/* Returns a tensor of booleans that are true where the comparison `p (mode) q` holds. */
 static Descriptor condition(const Builder *b, cudnnPointwiseMode_t mode, Descriptor p, Descriptor q) {
     Descriptor seen = graph_virtual(b->g, CUDNN_DATA_BOOLEAN, b->score);
     graph_pointwise(b->g, mode, CUDNN_DATA_BOOLEAN, p, q, NULL, seen);

@@ -19,11 +19,11 @@ typedef enum AttentionMask {
 typedef struct AttentionShape {
     int64_t backward, type;           /* type: a 16-bit cudnnDataType_t */
     int64_t batch, heads, s, t, d, e; /* s queries, t keys, d columns of q and k, e of v and y */
-    /* window: number of keys that a query attends to, including the key at its position; 0 if only the mask limits
-     * it */
+    /* window: number of keys that a query attends to, including the key at the query's position; 0 if only
+     * the mask limits the keys */
     int64_t mask, window;
     int64_t padded;    /* nonzero if batch elements have lengths */
-    int64_t any_order; /* backward pass: nonzero if dq may be summed in any order, in AT_DQ_SUMS */
+    int64_t any_order; /* backward pass: nonzero if dq is summed in any order, in AT_DQ_SUMS */
     double scale;      /* factor of q.k */
     HeadStrides q, k, v, y;
     HeadStrides dy, dq, dk, dv; /* used only in the backward pass */

@@ -15,7 +15,7 @@ static __global__ void put_lengths(const PaddedPairs p, int32_t *queries, int32_
     }
 }
 
-/* One block processes one pair. x is [pair,rows,width], with any strides. */
+/* A tensor [pair,heads,rows,width] with any strides. One thread block clears one pair. */
 struct Blind {
     Cells cells;
     int64_t sample, group, head, row, heads, rows, width;

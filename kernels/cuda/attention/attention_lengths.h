@@ -4,8 +4,8 @@
 #include "base/zigzag.h"
 #include "tensor/call.h"
 
-/* Pairs [first, first + count) of a call. All queries of a sample are counted, because padding queries also attend to
- * the keys. */
+/* Describes pairs [first, first + count) of a call. The number of queries includes padding, because padding
+ * queries also attend to the keys. */
 typedef struct PaddedPairs {
     const int64_t *lengths; /* lengths of the samples */
     SequenceSlice key;
@@ -14,7 +14,7 @@ typedef struct PaddedPairs {
 
 /* Writes the numbers of queries and of keys for each of the `count` pairs. */
 void attention_put_lengths(const Call *, const PaddedPairs *, int32_t *queries, int32_t *keys);
-/* Sets the rows of pairs without a key to 0 in x [rows,b,g,r,width], unless x is NULL, and to -inf in lse
- * [b,g,r,rows]. cuDNN does not write all of these rows. */
+/* For pairs without a key, the first function sets the rows of x [rows,b,g,r,width] to 0 (x may be NULL), and
+ * the second sets the rows of lse [b,g,r,rows] to -inf. cuDNN does not write all of these rows. */
 void attention_clear_blind(const Call *, const PaddedPairs *, const Tensor *x);
 void attention_clear_blind_lse(const Call *, const PaddedPairs *, const Tensor *lse);

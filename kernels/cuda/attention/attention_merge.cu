@@ -1,11 +1,11 @@
-/* Computes the op of kernels/cpu/attention_merge.c, with the same formula. y has any type. sum_y and sum_lse, which
- * have the arithmetic type, are updated in place. */
+/* Computes the op of kernels/cpu/attention_merge.c, with the same formula. y may have any type. sum_y and
+ * sum_lse have the arithmetic type and are updated in place. */
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256 };
 
-/* Two merged log-sums: their weights in the result, which sum to 1, and the log of their sum. The first weight is 0
- * if the first row has no keys. */
+/* Merges two log-sums a and b: `from` and `into` are the weights of the two results (the weights sum to 1),
+ * and lse is the merged log-sum. `from` is 0 if the first row has no keys. */
 template <typename R> struct Merged {
     R from, into, lse;
 
@@ -23,7 +23,7 @@ template <typename R> struct LogSums {
     int64_t s, sum_s;
 };
 
-/* Line (i, head) of y belongs to the log-sum of row i of `head`. 2^share threads process a line. */
+/* Row (i, head) of y has the log-sum of row i of `head`. 2^share threads process each row of y. */
 template <typename X, typename R, int N>
 static __global__ void merge(const X *y, R *sum_y, LogSums<R> at, int lines, int vectors, int heads,
                              int share) {
@@ -41,7 +41,7 @@ static __global__ void merge(const X *y, R *sum_y, LogSums<R> at, int lines, int
     }
 }
 
-/* Merges the log-sums. This kernel runs after all lines have been merged. */
+/* Merges the log-sums. This kernel runs after all rows of y have been merged. */
 template <typename R> static __global__ void merge_lse(LogSums<R> at, int64_t n) {
     GRID_LOOP(i, n) {
         R *sum = &at.sum_lse[i / at.s * at.sum_s + i % at.s];
@@ -65,9 +65,9 @@ template <typename X, typename R> static void run(const Call *c) {
     R *into = data_of<R>(sum_y);
     const int64_t s = y->dim[0], width = tensor_width(y), lines = tensor_rows(y), heads = lines / s;
     CHECK(lines <= INT32_MAX && width <= INT32_MAX,
-          "attention_merge: %lld lines of %lld elements are too many", (long long)lines, (long long)width);
+          "attention_merge: %lld rows of %lld elements are too many", (long long)lines, (long long)width);
     const LogSums<R> at = {data_of<R>(lse), data_of<R>(sum_lse), s, between_heads(sum_lse)};
-    constexpr int N = VEC<R>; /* R is at least as wide as X */
+    constexpr int N = VEC<R>; /* R has at least as many bits as X */
     const bool whole = width % N == 0 && aligned_16(from) && aligned_16(into);
     const int vectors = (int)(whole ? width / N : width);
     int share = 0;
@@ -85,7 +85,7 @@ extern "C" void cuda_attention_merge(const Call *c) {
     const int precise = y->dtype == F64 ? F64 : F32;
     if (!tensor_count(y)) return;
     CHECK(sum_y->dtype == precise && lse->dtype == precise && sum_lse->dtype == precise,
-          "attention_merge: y is %s, sum_y %s, lse %s, sum_lse %s", dtype_name((DType)y->dtype),
+          "attention_merge: y is %s, sum_y is %s, lse is %s and sum_lse is %s", dtype_name((DType)y->dtype),
           dtype_name((DType)sum_y->dtype), dtype_name((DType)lse->dtype), dtype_name((DType)sum_lse->dtype));
     CHECK(tensor_is_contiguous(y) && tensor_is_contiguous(sum_y) && tensor_is_contiguous(lse),
           "attention_merge: y, sum_y or lse is strided");

@@ -2,23 +2,26 @@
  * computations use float. Probabilities and score gradients are rounded to the storage type before they are multiplied.
  * Scores are in units of log(2).
  *
- * Each of four warps processes 16 or 32 lines of a tile. Tiles of 64 lines of the other operand pass through shared
- * memory. The forward pass and the pass for dq iterate over tiles of keys. The pass for dk and dv iterates over tiles
- * of rows, with transposed scores. In all three passes, the result of one GEMM is therefore in the registers in which
- * the next GEMM needs its operand. A block's result has at most W columns: for wider heads, several blocks compute the
- * result, and each computes all scores. */
+ * Each of four warps processes 16 or 32 lines (query rows or keys) of a block. Tiles with 64 lines of the
+ * other operand pass through shared memory. The forward pass and the pass for dq iterate over tiles of keys.
+ * The pass for dk and dv iterates over tiles of query rows, with transposed scores. In all three passes, the
+ * result of one GEMM is therefore in the registers in which the next GEMM expects its operand. A block's
+ * result has at most W columns: for wider heads, several blocks share the result, and each of them computes
+ * all scores. */
 #include "kernels/cuda/attention/mma_planes.cuh"
 
-/* Scores before the softmax: PLAIN: scaled; CAPPED: scaled and capped; BIASED: scaled and biased. */
+/* Processing of scores. PLAIN: scores are scaled; CAPPED: scaled, then capped; BIASED: scaled, then
+ * biased. */
 enum { PLAIN, CAPPED, BIASED };
-template <int M> constexpr int OWN = 16 * M *WARPS; /* number of lines per block */
+template <int M> constexpr int OWN = 16 * M *WARPS; /* number of query rows or keys per block */
 
 /* ---- dropout: bit 4 * n + i is set if element [n][i] of a warp's 16 x 64 scores is kept ---- */
 
 /* The positions of a tile's keys. */
 struct Run {
     int64_t first;
-    /* whole: the positions are contiguous; blocks: each group of four keys uses one block of random bits */
+    /* whole: true if the positions are contiguous; blocks: true if four adjacent keys share one block of
+     * random bits */
     bool whole, blocks;
 };
 __device__ static Run run_of(const Flash &p, int key0) {
@@ -40,8 +43,8 @@ __device__ static uint32_t is_kept_at(const Flash &p, const Run &run, uint64_t l
     return p.drop.keeps(philox_u32(p.drop.seed, p.drop.site, line + (uint64_t)(run.first + key)));
 }
 
-/* Returns the bits of scores [row,key], given line [16]. Two lanes share blocks of random bits, and each lane draws
- * every second block. */
+/* Returns the bits for scores [row,key]; line [16] contains each row's first dropout index. Two lanes share
+ * blocks of random bits, and each of them draws every second block. */
 __device__ __noinline__ static uint32_t kept_by_row(const Flash &p, const Run &run, const uint64_t *line,
                                                     int key0) {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -52,7 +55,7 @@ __device__ __noinline__ static uint32_t kept_by_row(const Flash &p, const Run &r
             kept |= is_kept_at(p, run, line[row + i / 2 % 2 * 8], key0, i / 4 * 8 + column + i % 2) << i;
         return kept;
     }
-    uint32_t own = 0; /* 4 bits for each of 4 pairs of n and each of 2 rows */
+    uint32_t own = 0; /* 4 bits for each of 4 pairs of n, in each of 2 rows */
 #pragma unroll 1
     for (int i = 0; i < 8; i++) {
         const int key = (i / 2 * 2 + lane % 2) * 8 + column / 4 * 4;
@@ -62,14 +65,14 @@ __device__ __noinline__ static uint32_t kept_by_row(const Flash &p, const Run &r
     const uint32_t even = (lane % 2 ? other : own) >> mine, odd = (lane % 2 ? own : other) >> mine;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const int to = i / 2 * 8 + i % 2 * 2; /* for the even n */
+        const int to = i / 2 * 8 + i % 2 * 2; /* the position for even n */
         kept |= (even >> 4 * i & 3) << to | (odd >> 4 * i & 3) << (to + 4);
     }
     return kept;
 }
 
-/* Returns the bits of scores [key,row] for keys >= key0 + own, given line [64]. Four lanes share blocks of random
- * bits. */
+/* Returns the bits for scores [key,row] of keys >= key0 + own; line [64] contains each row's first dropout
+ * index. Four lanes share blocks of random bits. */
 __device__ __noinline__ static uint32_t kept_by_key(const Flash &p, const Run &run, const uint64_t *line,
                                                     int key0, int own) {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, one = lane / 4 % 4;
@@ -102,8 +105,9 @@ __device__ __forceinline__ void drop(float (&x)[OTHERS / 8][4], uint32_t kept) {
 
 /* ---- a block of rows: for the forward pass and the pass for dq ---- */
 
-/* Rows of a kv group of a sample, beginning at row0, and columns of the result, beginning at `first`. With a causal
- * mask, a tile's work grows with its index, so the tiles with the most work start first. */
+/* A block of query rows of one kv group of a sample. Rows begin at row0, and columns of the result begin at
+ * `first`. With a causal mask, a tile's work grows with its index, so the tiles with the most work start
+ * first. */
 struct RowBlock {
     int first, pair, row0;
     int64_t sample, group;
@@ -114,8 +118,8 @@ __device__ __forceinline__ RowBlock row_block(const Flash &p, int tiles, int win
     return {(int)blockIdx.x % windows * W, pair, (tiles - 1 - rest % tiles) * ROWS, pair / p.g, pair % p.g};
 }
 
-/* Computes range [ROWS], the keys that each row attends to, and with dropout line [ROWS], the index of each row's first
- * random number. */
+/* Computes range [ROWS] (the keys that each row attends to) and, with dropout, line [ROWS] (the index of each
+ * row's first random number). */
 template <int ROWS>
 __device__ __forceinline__ void describe_rows(const Flash &p, const RowBlock &x, Range *range, Span *span,
                                               uint64_t *line) {
@@ -124,7 +128,7 @@ __device__ __forceinline__ void describe_rows(const Flash &p, const RowBlock &x,
     find_ranges(p, x.sample, x.row0, ROWS, range, span);
 }
 
-/* Loads a tile's keys with all columns, and `width` columns of its values, beginning at `first`. */
+/* Loads all columns of a tile's keys, and `width` columns of its values, beginning at column `first`. */
 template <typename T>
 __device__ __forceinline__ void load_keys(const Flash &p, const RowBlock &x, int key0, uint32_t keys,
                                           uint32_t values, int first, int width) {
@@ -140,7 +144,7 @@ __device__ __forceinline__ void load_rows(const Flash &p, const RowBlock &x, con
 
 /* ---- forward ---- */
 
-/* Masks the keys outside of range [16]. */
+/* Masks the keys outside of each row's range; range [16] contains these ranges. */
 __device__ __forceinline__ void hide_keys(float (&score)[OTHERS / 8][4], const Range *range, int key0) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -156,7 +160,7 @@ __device__ __forceinline__ void hide_keys(float (&score)[OTHERS / 8][4], const R
     }
 }
 
-/* Replaces q.k with the capped score, which includes the scale. */
+/* Replaces q.k with the scaled and capped score. */
 __device__ __forceinline__ void cap_scores(const Flash &p, float (&score)[OTHERS / 8][4]) {
     const float cap = (float)p.cap, in = (float)(p.scale / p.cap);
 #pragma unroll
@@ -173,7 +177,7 @@ __device__ __forceinline__ int key_position(const Flash &p, const Run &run, int 
     return (int)(run.whole ? run.first + key : slice_position(&p.key, key0 + key));
 }
 
-/* line[h] is the index in the bias table of the key at position 0, for the h-th of this thread's two rows. */
+/* line[h] is the index in the bias table for the key at position 0 and the h-th of this thread's two rows. */
 struct BiasLines {
     int line[2];
 };
@@ -187,7 +191,7 @@ __device__ __forceinline__ BiasLines bias_lines(const Flash &p, const RowBlock &
     return at;
 }
 
-/* Scales scores [row,key] and adds their biases. */
+/* Scales scores [row,key], and adds the biases. */
 __device__ __forceinline__ void add_biases(const Flash &p, const BiasLines &at, int key0,
                                            float (&score)[OTHERS / 8][4]) {
     const Run run = run_of(p, key0);
@@ -203,8 +207,8 @@ __device__ __forceinline__ void add_biases(const Flash &p, const BiasLines &at, 
         }
 }
 
-/* Scales scores [key,row], with keys >= key0, and adds their biases. line [64] contains the first index of each row's
- * biases. */
+/* Scales scores [key,row] of keys >= key0, and adds the biases. line [64] contains the index of each row's
+ * first bias. */
 __device__ __forceinline__ void add_biases_by_key(const Flash &p, const int *line, int key0,
                                                   float (&score)[OTHERS / 8][4]) {
     const int lane = threadIdx.x % 32;
@@ -222,8 +226,8 @@ __device__ __forceinline__ void add_biases_by_key(const Flash &p, const int *lin
             score[n][i] = fmaf(score[n][i], scale, bias[line[n * 8 + lane % 4 * 2 + i % 2] + key[i / 2]]);
 }
 
-/* Adds the gradients of scores [row,key] to this thread's bins, [buckets,2,THREADS]. Neighbouring keys mostly share a
- * bucket. */
+/* Adds the gradients of scores [row,key] to this thread's elements of bins [buckets,2,THREADS]. Neighbouring
+ * keys mostly share a bucket, so gradients are summed until the bucket changes. */
 __device__ __forceinline__ void add_to_bins(const Flash &p, const BiasLines &at, int key0,
                                             const float (&ds)[OTHERS / 8][4], float *bins) {
     const Run run = run_of(p, key0);
@@ -314,7 +318,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         }
         add_lines<T, M, W>(y, score, k_plane + k_bytes);
     }
-    all_arrived(); /* if the rows attend to no key, no code has waited for their copies yet */
+    all_arrived(); /* if the rows attend to no key, nothing has waited for the copies of the rows yet */
     float *room = (float *)memory + threadIdx.x / 32 * ROOM<W>;
     const Lines to = query_lines(p, p.y, x.sample, x.group, x.row0, ROWS);
 #pragma unroll
@@ -421,14 +425,14 @@ static __global__ void __launch_bounds__(THREADS, 2)
              (float *)memory + threadIdx.x / 32 * ROOM<W>);
 }
 
-/* Iterates, in order, over the tiles of rows that attend to any key of a tile of keys. All threads of a warp must call
- * it. */
+/* Iterates, in order, over the tiles of query rows that attend to any key of a tile of keys. All threads of a
+ * warp must call take(). */
 struct Seen {
     const Span *span;
     int tiles, key0, next; /* the next tile to examine */
-    uint32_t mask;         /* the tiles among the 32 before `next` that have not been returned yet */
+    uint32_t mask;         /* which of the 32 tiles before `next` have yet to be returned */
 
-    __device__ __forceinline__ int take() { /* returns the next such tile, or `tiles` if none is left */
+    __device__ __forceinline__ int take() { /* returns the next tile, or `tiles` if none is left */
         while (!mask) {
             if (next >= tiles) return tiles;
             const int at = next + (int)threadIdx.x % 32;
@@ -442,7 +446,7 @@ struct Seen {
     }
 };
 
-/* The data of a tile of rows that is not in planes. */
+/* The data of a tile of query rows, except the data in planes. */
 struct RowTile {
     Range range[OTHERS];
     RowSums<float> sums[OTHERS];
@@ -462,7 +466,7 @@ __device__ __forceinline__ void hide_rows(float (&score)[OTHERS / 8][4], const R
         }
 }
 
-/* Processes one warp's 16 keys of a tile. The scores are [key,row]. */
+/* Processes one warp's 16 keys of a tile of keys with one tile of query rows. The scores are [key,row]. */
 template <typename T, int W, int MODE, typename Tile>
 __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, bool hidden, int key0,
                                               int own, uint32_t kept, const uint32_t (&plane)[4], int first,
@@ -486,7 +490,7 @@ __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, 
 #pragma unroll
             for (int i = j; i < 4; i += 2) gradient_of_score<MODE>(p, of, prob[0][n][i], ds[0][n][i]);
         }
-    if (p.drops) drop(prob[0], kept); /* the factor of dv is applied at the end */
+    if (p.drops) drop(prob[0], kept); /* dv is multiplied by the dropout scale at the end */
     if (first < p.e) add_lines<T, 1, W>(dv, prob, plane[3] + first / 64 * OTHERS * ROW_BYTES);
     if (first < p.d) add_lines<T, 1, W>(dk, ds, plane[2] + first / 64 * OTHERS * ROW_BYTES);
 }
@@ -549,12 +553,13 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- launches ---- */
 
-/* The size of shared memory. There are two stages if two blocks then fit on a multiprocessor, otherwise one stage. */
+/* The number of stages, and the size of shared memory. There are two stages if two blocks with two stages fit
+ * on a multiprocessor, otherwise one. */
 struct Memory {
     int stages, bytes;
 };
 static Memory memory_of(const Call *c, const void *kernel, int fixed, int stage) {
-    /* used: number of bytes that the kernel itself uses or that are reserved */
+    /* used: number of bytes that are reserved, or used by the kernel's static variables */
     const int device = cuda_of(c->device)->ordinal, used = 4096;
     int block, all;
     CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
@@ -565,11 +570,12 @@ static Memory memory_of(const Call *c, const void *kernel, int fixed, int stage)
     CHECK(m.bytes + used <= block,
           "attention: heads of this size need %d bytes of shared memory, but this GPU has %d", m.bytes,
           block);
-    /* The value is always the same, because ranks that run as threads share the attribute. */
+    /* Every call sets the same value, because ranks that run as threads share the attribute. */
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, block - used));
     return m;
 }
-/* Returns how many bytes of shared memory are required. The results reuse the planes' memory. */
+/* Returns how many bytes of shared memory a block needs in addition to one stage. The results reuse the
+ * planes' memory. */
 template <int W> static int at_least_room(int bytes, int stage) {
     const int room = WARPS * ROOM<W> * (int)sizeof(float) - stage;
     return bytes > room ? bytes : room;
@@ -621,8 +627,8 @@ template <typename T, int MODE> static void backward_of(const Call *c, const Fla
         run_backward<T, 128, MODE>(c, p);
 }
 
-/* Converts the scale to units of log(2). The scale is positive, so that -inf remains -inf. With a cap or a bias, the
- * scores include the scale. */
+/* Converts the scale to units of log(2). The scale must not be negative, because -inf must remain -inf. With
+ * a cap or a bias, the scores already include the scale. */
 static Flash in_units(const Flash &p) {
     CHECK(p.scale >= 0, "attention: the scale %g is negative, which 16-bit storage does not support",
           p.scale);

@@ -1,7 +1,7 @@
-/* Computes the ops of kernels/cpu/attention_sink.c, which contains the formulas. attention_sink reads and writes y
- * once, in place if input and output are the same tensor. attention_sink_grad reads dy and y once. Each of n blocks
- * sums the rows of some heads at every n-th position of a sample. The sums of the blocks are then added in order,
- * sample by sample. y and lse are written; dsink is written or accumulated. */
+/* Computes the ops of kernels/cpu/attention_sink.c, which contains the formulas. attention_sink reads and
+ * writes each element of y once, in place if input and output are the same tensor. attention_sink_grad reads
+ * dy and y once. Each of n blocks sums the rows of some heads at every n-th position of a sample. The blocks'
+ * sums are then added in order, sample by sample. y and lse are written; dsink is written or accumulated. */
 #include "kernels/cuda/common.cuh"
 
 enum {
@@ -10,10 +10,10 @@ enum {
     UNROLL = 4 /* number of rows that a thread loads concurrently */
 };
 
-/* Heads and positions of y [s,b,g,r,width]. A row has `vectors` vectors of N elements, and 2^share threads process
- * it. */
+/* The shape of y [s,b,g,r,width]. A row has `vectors` vectors of N elements, and is processed by 2^share
+ * threads. */
 struct Shape {
-    unsigned lines, s, b, heads, r; /* lines = s b heads */
+    unsigned lines, s, b, heads, r; /* lines: number of rows, s * b * heads */
     int vectors, share;
     int64_t first_local;
 };
@@ -36,7 +36,7 @@ static Shape shape_of(const Call *c, const Tensor *y, int n) {
     return x;
 }
 
-/* The log-sum of a row including its sink, and the factor by which the row of y is multiplied. */
+/* The log-sum of a row including the sink, and the factor by which the row of y is multiplied. */
 template <typename R> struct Sunk {
     R lse, weight;
 
@@ -77,13 +77,14 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Strides of the gradient's rows, in elements: between positions, samples, groups, and heads of a group. */
+/* Strides of the gradient's rows, in elements: between positions, between samples, between groups, and
+ * between heads of a group. */
 struct Strides {
     int64_t of[4];
 };
 
-/* Computes part[sample, x, head], the sum over the positions blockIdx.x, blockIdx.x + gridDim.x, ... of the block.
- * Each team of the block processes one position at a time. Consecutive teams process consecutive heads. */
+/* Computes part[sample, blockIdx.x, head], the sum over this block's positions in the sample. Each team of
+ * the block processes rows of one head. Consecutive teams process consecutive heads. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     sum_positions(Shape x, const T *dy, Strides strides, const T *y, const Real<T> *lse, Cells sink,
@@ -131,7 +132,7 @@ static __global__ void __launch_bounds__(THREADS)
     part[((int64_t)sample * gridDim.x + blockIdx.x) * x.heads + mine] = all;
 }
 
-/* One warp processes one sink. The results for sinks of other ranks' heads are 0. */
+/* Each warp processes one sink. For sinks of other ranks' heads, the result is 0. */
 template <typename R>
 static __global__ void sum_parts(Shape x, const R *part, unsigned chunks, Cells dsink, int64_t n, bool add) {
     const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, head = i - x.first_local;
@@ -175,9 +176,9 @@ extern "C" void cuda_attention_sink(const Call *c) {
     if (tensor_count(y)) STORAGE_SWITCH(y->dtype, add_to<T>(c));
 }
 
-/* Returns the number of blocks that share the positions of a sample. The blocks of one sample are enough to keep the
- * GPU busy, and each block has some work. The number does not depend on the number of samples, so the division of
- * samples into microbatches does not affect results. */
+/* Returns the number of blocks that share the positions of a sample. The blocks of one sample are enough to
+ * keep the GPU busy, but not so many that a block has too little work. The number of blocks does not depend
+ * on the number of samples, so the division of samples into microbatches does not affect results. */
 static unsigned chunks_of(const Call *c, const Shape *x, unsigned tile) {
     const int64_t most = ceil_div((int64_t)cuda_of(c->device)->multiprocessors * 4, ceil_div(x->heads, tile)),
                   want = ceil_div(x->s, (int64_t)UNROLL * ((THREADS >> x->share) / tile));
@@ -189,10 +190,11 @@ static unsigned tile_of(const Shape *x) {
     return x->heads < teams ? x->heads : teams;
 }
 
-/* Returns whether rows are read in vectors. */
+/* Returns true if rows are read in vectors. */
 static bool reads_vectors(const Call *c) { return rows_are_aligned(c->in[0]) && rows_are_aligned(c->in[1]); }
 
-/* Returns the size of the blocks' sums in bytes. The size is the same with and without vectors. */
+/* Returns the size of the blocks' sums in bytes. The size does not depend on whether rows are read in
+ * vectors. */
 extern "C" size_t cuda_plans_attention_sink_grad(const Call *c) {
     const Tensor *y = c->in[1];
     if (!tensor_count(y)) return 0;

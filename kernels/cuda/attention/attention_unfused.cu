@@ -1,6 +1,7 @@
-/* Computes the ops of kernels/cpu/attention_unfused.c: reference attention, computed directly from the definition, with
- * all probabilities in memory. The tests compare attention.cu with this file, which shares no code with it and is not
- * optimized. y and probs are written; dq, dk, dv, dsink and dbias are written or accumulated. */
+/* Computes the ops of kernels/cpu/attention_unfused.c: reference attention, computed directly from the
+ * definition, with all probabilities in memory. Tests compare attention.cu with this file. The two files
+ * share no code, and the code in this file is not optimized. y and probs are written; dq, dk, dv, dsink and
+ * dbias are written or accumulated. */
 #include "kernels/cuda/common.cuh"
 
 #include "base/philox.h"
@@ -24,14 +25,14 @@ struct Problem {
     View q, k, v, y, dy;
     Cells probs, ds;                    /* [b,g,r,s,columns]; ds is the gradient of the scaled scores */
     Cells sink;                         /* has no data if there are no sinks, or in the backward pass */
-    const int64_t *first_key, *lengths; /* only the forward pass reads them */
+    const int64_t *first_key, *lengths; /* read only by the forward pass */
     Cells bias; /* [buckets,heads]; has no data if there is no bias, or in the backward pass */
     RelativeBuckets buckets;
     int64_t bias_heads;
     int64_t rows, columns; /* rows = b g r s; columns is the number of keys, plus 1 with sinks */
 };
 
-/* Row i of head (group, r) of a sample. `number` is its index in the order of probs. */
+/* Row i of head (group, head) of a sample. `number` is the row's index in the order of probs. */
 struct Query {
     int64_t sample, group, head, i, number;
 
@@ -42,7 +43,7 @@ struct Query {
     }
     __device__ int64_t in(const View &x) const { return x.at(i, sample, group, head); }
     __device__ int64_t key(const View &x, int64_t j) const { return x.at(j, sample, group, 0); }
-    /* Returns the index of the row's head among the heads that have a sink or a bias. */
+    /* Returns the index of the row's head in the tensors of sinks and biases. */
     __device__ int64_t local(const Problem &p) const {
         return p.attr.first_local + group * p.q.dim[3] + head;
     }
@@ -99,7 +100,7 @@ template <typename R> __device__ static R score_slope(const Problem &p, const Qu
     return 1 - t * t;
 }
 
-/* Runs the statement for each query, one per warp. */
+/* Runs the statement for each query; each warp processes one query at a time. */
 #define QUERY_LOOP(n)                                                                                        \
     for (int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; n < p.rows;                             \
          n += (int64_t)gridDim.x * WARPS)
@@ -160,7 +161,7 @@ template <typename R> static __global__ void gradient_of_scores(const Problem p)
     }
 }
 
-/* One warp processes one sink. The results for sinks of other ranks' heads are 0. */
+/* Each warp processes one sink. For sinks of other ranks' heads, the result is 0. */
 template <typename R>
 static __global__ void gradient_of_sinks(const Problem p, Cells dsink, int64_t count, bool add) {
     const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, head = i - p.attr.first_local,
@@ -174,7 +175,7 @@ static __global__ void gradient_of_sinks(const Problem p, Cells dsink, int64_t c
     if (threadIdx.x % 32 == 0) dsink.put_or_add(i, sum, add);
 }
 
-/* One warp processes one element. The results for elements of other ranks' heads are 0. */
+/* Each warp processes one element. For elements of other ranks' heads, the result is 0. */
 template <typename R>
 static __global__ void gradient_of_biases(const Problem p, Cells dbias, int64_t count, bool add) {
     const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32,
@@ -259,7 +260,7 @@ extern "C" void cuda_attention_unfused(const Call *c) {
     LAUNCHED();
 }
 
-/* The maxima are not negative, so their bits have the same order as their values. */
+/* The maxima are not negative, so they are ordered like their bits as integers. */
 template <typename R> static __global__ void max_scores(const Problem p, double *max) {
     const int64_t lane = threadIdx.x % 32, t = p.k.dim[0], heads = p.q.dim[3];
     QUERY_LOOP(n) {
@@ -314,7 +315,7 @@ template <typename R> static void gradients(const Call *c, const Problem &p) {
     LAUNCHED();
 }
 
-/* Returns the size of ds in the arithmetic type. */
+/* Returns the size in bytes of ds in the arithmetic type. */
 extern "C" size_t cuda_plans_attention_unfused_grad(const Call *c) {
     return (size_t)tensor_count(c->in[4]) * (c->in[1]->dtype == F64 ? sizeof(double) : sizeof(float));
 }

@@ -6,7 +6,7 @@
 
 enum { BYTE_ALIGNMENT = 16, FIRST_VIRTUAL = 1000 };
 
-/* ---- the interface: after an error, all later calls do nothing ---- */
+/* ---- the interface; after an error, all later calls do nothing ---- */
 
 static bool fine(const Graph *g) { return !g->why[0]; }
 
@@ -94,7 +94,7 @@ Descriptor graph_tensor(Graph *g, int64_t id, cudnnDataType_t type, Dims x) {
     return d;
 }
 
-/* The scalar has four dimensions, like the tensors with which it is combined. */
+/* Creates a scalar with four dimensions, like the tensors with which the scalar is combined. */
 Descriptor graph_scalar(Graph *g, int64_t id, cudnnDataType_t type) {
     Descriptor d = tensor(g, id, type, dims_dense(1, 1, 1, 1));
     set_flag(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE);

@@ -1,8 +1,9 @@
-/* Code that Isotron's attention kernels share: their parameters, the keys of each query, and dropout.
+/* Code that Isotron's attention kernels share: parameters, the keys of each query, dropout, and biases.
  *
- * The r * s queries of a kv group are numbered as rows, one head after the other. A block processes a tile of rows and
- * a tile of keys in shared memory. Tiles of keys begin at multiples of their size, and a row processes them in order. A
- * masked key adds exactly 0. A row's result therefore does not depend on other rows or later keys. */
+ * The r * s queries of a kv group are numbered as rows, one head after the other. A block processes a tile of
+ * rows and a tile of keys in shared memory. Tiles of keys begin at multiples of the tile size, and each row
+ * processes the tiles in order. A masked key adds exactly 0. A row's result therefore does not depend on
+ * other rows or later keys. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -16,7 +17,7 @@ enum { HEAD_MOST = ATTENTION_WIDEST };
 struct Heads {
     Cells cells;
     int64_t row, sample, group, head;
-    bool vector; /* the addresses and lengths of rows are multiples of 16 bytes */
+    bool vector; /* true if the addresses and lengths of rows are multiples of 16 bytes */
     bool add;
 };
 
@@ -25,28 +26,30 @@ struct Range {
     int lo, hi;
 };
 
-/* For the rows of a tile: the keys that any row attends to, and the keys that all rows attend to. */
+/* The keys [begin, end) that any row of a tile attends to, and the keys [all_begin, all_end) that all rows
+ * attend to. */
 struct Span {
     int begin, end, all_begin, all_end;
 };
 
-/* The values that the backward pass needs for a row: lse in the kernel's logarithm (0 if the row attends to no key),
- * and sum(dy * y). */
+/* The values that the backward pass needs for a row: lse in the base of the kernel's logarithms (0 if the row
+ * attends to no key), and sum(dy * y). */
 template <typename R> struct RowSums { R base, delta; };
 
 struct Flash {
     Heads q, k, v, dy, y, dq, dk, dv;
     Cells lse;                            /* [b,g,r,s] */
-    int b, g, r, s, t, d, e, rows, tiles; /* tiles: number of tiles of rows in the backward pass */
+    int b, g, r, s, t, d, e, rows, tiles; /* tiles: number of row tiles in the backward pass */
     double scale, cap;                    /* if `cap` is 0, there is no cap */
     float unit;                           /* used by attention_mma.cu */
     SequenceSlice query, key;
     int64_t left, right, chunk_size;
     const int64_t *first_key, *lengths;
     bool drops;
-    Drop<double> drop; /* without dropout, its scale is 1 */
+    Drop<double> drop; /* without dropout, `drop.scale` is 1 */
     int64_t first_sample, heads, first_head, seq_total;
-    /* Scores have a bias: ALiBi, or a relative position bias, which has `buckets` buckets (0 for ALiBi). */
+    /* true if scores have a bias: ALiBi (`buckets` is 0), or a relative position bias with `buckets`
+     * buckets */
     bool biased;
     int buckets;
     int64_t distances, last_query;
@@ -71,9 +74,9 @@ __device__ static inline Range visible_keys(const Flash &p, int64_t sample, int 
     return x;
 }
 
-/* Writes the ranges of rows [row0, row0 + tile) to shared memory. All threads of a block must call this function; the
- * block must have at least `tile` threads. Rows after the last one attend to no key, and do not count towards the
- * span. */
+/* Writes the ranges of rows [row0, row0 + tile) to shared memory. All threads of a block must call this
+ * function, and the block must have at least `tile` threads. Rows after the last one attend to no key, and do
+ * not affect the span. */
 __device__ static inline void find_ranges(const Flash &p, int64_t sample, int row0, int tile, Range *range,
                                           Span *span) {
     if (threadIdx.x == 0) span->begin = p.t, span->end = 0, span->all_begin = 0, span->all_end = p.t;
@@ -92,11 +95,11 @@ __device__ static inline void find_ranges(const Flash &p, int64_t sample, int ro
 
 /* ---- rows of an operand ---- */
 
-/* Row i of a tile is a query of one of the group's heads, or a key. */
+/* The lines of a tile. Each line is a query of one of the group's heads, or a key. */
 struct Lines {
     Cells cells;
     int64_t base, row_stride, head_stride;
-    int first_row, first_head, length, n; /* length: number of rows per head; rows >= n do not exist */
+    int first_row, first_head, length, n; /* length: number of rows per head; lines >= n do not exist */
 
     __device__ __forceinline__ int64_t offset(int i) const {
         int row = first_row + i, head = first_head;
@@ -117,7 +120,7 @@ __device__ static inline Lines key_lines(const Flash &p, const Heads &x, int64_t
 
 /* ---- dropout ---- */
 
-/* Returns the index of a row's probability for the key at position 0. */
+/* Returns the dropout index of a row's probability for the key at position 0. */
 __device__ static inline uint64_t drop_line(const Flash &p, int64_t sample, int64_t group, int row) {
     const int64_t head = p.first_head + group * p.r + row / p.s;
     const int64_t line = ((p.first_sample + sample) * p.heads + head) * p.seq_total;
@@ -130,13 +133,13 @@ __device__ static inline bool is_kept(const Flash &p, uint64_t line, int key) {
 
 /* ---- biases by distance ---- */
 
-/* Returns the index of a row's bias and bucket for the key at position 0. */
+/* Returns the index of a row's bias and bucket in the tables, for the key at position 0. */
 __device__ static inline int bias_line(const Flash &p, int64_t group, int row) {
     const int64_t first = (group * p.r + row / p.s) * p.distances;
     return (int)(first + p.last_query - slice_position(&p.query, row % p.s));
 }
 
-/* ---- the host's side ---- */
+/* ---- host code ---- */
 
 static inline Heads heads_of(const Tensor *t) {
     Heads h = {};
@@ -178,7 +181,7 @@ static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, co
     return p;
 }
 
-/* Returns the number of blocks: one for each tile of each kv group of each sample. */
+/* Returns the number of blocks, one for each tile of each kv group in each sample. */
 static inline unsigned blocks_of(const Flash &p, int64_t tiles) {
     const int64_t n = (int64_t)p.b * p.g * tiles;
     CHECK(n <= INT32_MAX, "attention: %d kv groups of %d samples with %lld tiles each are too many", p.g, p.b,
@@ -191,11 +194,11 @@ constexpr double LOG2_E = 1.4426950408889634;
 void attention_mma(const Call *, const Flash *);
 void attention_grad_mma(const Call *, const Flash *);
 
-/* attention_bias.cu. Places the tables and, if `gradient`, the sums in scratch memory. Returns the size in bytes, which
- * is 0 without a bias. */
+/* attention_bias.cu. Places the tables and, if `gradient`, the sums in scratch memory. Returns the size of
+ * the tables and sums in bytes, or 0 if there is no bias. */
 size_t place_bias(Flash *, DType, bool gradient, char *memory);
 void tabulate_bias(const Call *, const Flash *, const Tensor *bias);
-/* Writes the sum of bias_sums to dbias, or adds it to dbias. */
+/* Sums bias_sums over rows, and writes the result to dbias or adds it to dbias. */
 void sum_bias_gradients(const Call *, const Flash *, const Tensor *dbias);
 /* Returns the number of rows per tile in the backward pass. */
 static inline int gradient_tile(DType dtype) { return dtype == F64 ? 32 : 64; }

@@ -1,5 +1,5 @@
-/* Tiles of 16-bit numbers in attention_mma.cu: loads them into shared memory, multiplies them on tensor cores, and
- * stores the results. */
+/* Functions that attention_mma.cu uses to load tiles of 16-bit numbers into shared memory, multiply them on
+ * tensor cores, and store the results. */
 #pragma once
 
 #include "kernels/cuda/attention/flash.cuh"
@@ -10,7 +10,7 @@ enum { WARPS = 4, THREADS = 32 * WARPS, OTHERS = 64, ROW_BYTES = 128 };
 /* ---- planes: lines of 16-bit numbers in shared memory ---- */
 
 /* A plane contains 64 columns of all LINES lines, then the next 64 columns. The 16-byte pieces of a line are
- * permuted, so that the same piece of eight lines is in eight different banks. */
+ * permuted, so that pieces with the same number in eight adjacent lines are in eight different banks. */
 template <int LINES> __device__ __forceinline__ uint32_t piece(uint32_t plane, int line, int column) {
     return plane + (column / 64 * LINES + line) * ROW_BYTES + ((column / 8 ^ line) & 7) * 16;
 }
@@ -18,8 +18,8 @@ __host__ __device__ static inline int plane_bytes(int lines, int width) {
     return lines * ((width + 63) / 64) * ROW_BYTES;
 }
 
-/* Copies columns [first, first + width) of x to the plane, and sets the plane's other elements to 0. A thread copies 8 of every 64
- * columns. Alignment and strides are arbitrary. */
+/* Copies columns [first, first + width) of x to the plane, and sets the plane's other elements to 0. A thread
+ * copies 8 of every 64 columns. x may have any alignment and strides. */
 template <typename T, int LINES>
 __device__ __noinline__ static void load_slowly(uint32_t plane, const Lines x, int first, int width) {
     const T *data = (const T *)x.cells.data + first;
@@ -37,7 +37,7 @@ __device__ __noinline__ static void load_slowly(uint32_t plane, const Lines x, i
             put_shared(piece<LINES>(plane, line, c), v);
         }
 }
-/* Copies aligned lines of one head to a plane. */
+/* Copies lines to a plane like load_slowly, but faster if the lines are aligned and belong to one head. */
 template <typename T, int LINES>
 __device__ __forceinline__ void load_plane(uint32_t plane, const Lines &x, bool vector, int first,
                                            int width) {
@@ -58,13 +58,14 @@ __device__ __forceinline__ void load_plane(uint32_t plane, const Lines &x, bool 
         }
 }
 
-/* Waits until the copies of all threads are complete, and until no thread needs the previous copies. */
+/* Waits until the copies of all threads are complete, and no thread needs the previous copies any more. */
 __device__ __forceinline__ void all_arrived() {
     copies_arrived();
     __syncthreads();
 }
-/* Call this function before each tile. Loads the tile that is `ahead` (1 or 0) tiles after the current one, if it
- * exists. Returns whether the current tile exists: the loop begins `ahead` tiles before the first tile. */
+/* Must be called before each tile. Loads the tile that is `ahead` (1 or 0) tiles after the current tile, if
+ * that tile exists. Returns true if the current tile exists. The first `ahead` calls return false, because
+ * the loop begins before the first tile. */
 template <typename Load>
 __device__ __forceinline__ bool turn(bool present, bool coming, int ahead, const Load &load) {
     if (present) all_arrived();
@@ -73,7 +74,8 @@ __device__ __forceinline__ bool turn(bool present, bool coming, int ahead, const
     return present;
 }
 
-/* Computes c, the product of the lines of plane a, beginning at `own`, and the transposed lines of plane b. */
+/* Computes c = a b^T, where a consists of the lines of plane a from line `own` on, and b consists of the
+ * lines of plane b. */
 template <typename T, int M, int LINES>
 __device__ __forceinline__ void tile_gemm(float (&c)[M][OTHERS / 8][4], uint32_t a, int own, uint32_t b,
                                           int width) {
@@ -105,7 +107,7 @@ __device__ __forceinline__ void tile_gemm(float (&c)[M][OTHERS / 8][4], uint32_t
         }
 }
 
-/* Computes c += w b, where b contains the first columns of plane b. */
+/* Computes c += w b, where b consists of the first W columns of plane b. */
 template <typename T, int M, int W>
 __device__ __forceinline__ void add_lines(float (&c)[M][W / 8][4], const float (&w)[M][OTHERS / 8][4],
                                           uint32_t b) {
@@ -131,8 +133,9 @@ __device__ __forceinline__ void add_lines(float (&c)[M][W / 8][4], const float (
     }
 }
 
-/* Multiplies this warp's results by `factor`, and writes them or adds them to lines of `to`, in columns beginning at
- * `first`. The results pass through `room`, the warp's shared memory. factor[i] belongs to row lane / 4 + 8 * i. */
+/* Multiplies this warp's results by `factor`, and writes them, or adds them, to the lines of `to` from line
+ * `own` on, in columns from `first` on. The results pass through `room`, the warp's shared memory. factor[i]
+ * applies to row lane / 4 + 8 * i. */
 template <int W>
 __device__ static void store(const Lines &to, bool add, int first, int width, int own,
                              const float (&c)[W / 8][4], const float (&factor)[2], float *room) {

@@ -1,4 +1,4 @@
-/* paged_attention: the operands, and the keys of a token. */
+/* Declarations for paged_attention: the operands, and the keys that a token attends to. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -7,16 +7,16 @@
 enum { SPLIT = 128 /* keys */ };
 
 struct Paged {
-    int64_t tokens, g, r, d, e;       /* width of keys and of values */
+    int64_t tokens, g, r, d, e;       /* d, e: width of keys and of values */
     int64_t q_token, q_group, q_head; /* strides */
     int64_t k_row, k_group, v_row, v_group;
     int64_t width; /* number of pages per request in the table */
-    int chunks;    /* number of blocks for a group's heads */
-    int splits;    /* number of blocks for the keys; if 1, a block loops over all keys */
+    int chunks;    /* number of blocks among which a group's heads are divided */
+    int splits;    /* number of blocks among which the keys are divided; if 1, a block loops over all keys */
     const int64_t *table, *request, *position, *lengths;
     AttentionAttr attr;
     RelativeBuckets buckets;
-    int64_t bias_heads; /* heads of the bias, or 0 if there is none */
+    int64_t bias_heads; /* number of heads of the bias, or 0 if there is no bias */
     bool tiles;         /* paged_has_tiles */
 };
 
@@ -43,12 +43,14 @@ struct NewRows {
     const int64_t *row;
     void *pool[2];
     DeviceAssert *failure;
-    const char *message; /* the failure's message if a position is outside the table */
+    const char *message; /* the error message for a position outside the table */
 };
 
-/* Returns whether paged_tiles.cu has a kernel for the operands. The answer must not depend on the number of tokens. */
+/* Returns true if paged_tiles.cu has a kernel for the operands. The result must not depend on the number of
+ * tokens. */
 bool paged_has_tiles(const Call *);
 /* Returns the number of blocks that run if each block computes all splits. */
 int64_t paged_tile_blocks(const Call *, const Paged &);
-/* part: memory for e + 2 floats per token, head and split, or NULL. With NewRows.cos, every token is a tile, and part is not NULL. */
+/* Computes attention on tensor cores. `part` is memory for e + 2 floats per token, head and split, or NULL.
+ * If NewRows.cos is not NULL, every token must be a tile, and `part` must not be NULL. */
 void paged_run_tiles(const Call *, const Paged &, const NewRows &, float *part);

@@ -1,8 +1,9 @@
-/* Computes the ops for keys in pages (kernels/ops.def). kernels/cpu/attention.c contains the formulas. Keys are divided
- * into splits of SPLIT rows. The softmax of each split is computed separately, and the splits are then merged in order,
- * so that the result of a token does not depend on other tokens or on the number of blocks. If there are too few blocks
- * for the GPU, each split has a block, and a second kernel merges the splits. Otherwise, a block computes all splits of
- * its heads. Both methods merge with the same operations. y and lse are written. */
+/* Computes the ops for keys in pages (kernels/ops.def). kernels/cpu/attention.c contains the formulas. Keys
+ * are divided into splits of SPLIT rows. The softmax of each split is computed separately, and the splits are
+ * then merged in order, so that a token's result does not depend on other tokens or on the number of blocks.
+ * If there would be too few blocks for the GPU, each split has a separate block, and a second kernel merges
+ * the splits. Otherwise, each block computes all splits for some heads. Splits are merged with the same
+ * operations in both cases. y and lse are written. */
 #include "kernels/cuda/attention/paged.cuh"
 #include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/pdl.cuh"
@@ -19,8 +20,8 @@ enum {
 static __device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
 static __device__ __forceinline__ double times(double a, double b) { return __dmul_rn(a, b); }
 
-/* The factors by which the old result and a new result are multiplied. `max` is the new result's largest score. Updates
- * the largest score and the sum. */
+/* Computes the factors by which the old result and a new result are multiplied when they are merged. `max` is
+ * the new result's largest score. Updates the largest score and the sum of the merged result. */
 template <typename R> struct Merge {
     R old, fresh;
 
@@ -34,7 +35,7 @@ template <typename R> struct Merge {
 
 template <typename R, typename T> struct Block {
     const Paged &p;
-    int64_t token, group, head; /* head: index of the first head in its group */
+    int64_t token, group, head; /* head: index in the group of the block's first head */
     const int64_t *pages;
     R *q, *score; /* in shared memory: [H,d], [H,SPLIT] */
 
@@ -43,7 +44,7 @@ template <typename R, typename T> struct Block {
     }
 };
 
-/* Returns a key's score, given its scaled product. */
+/* Returns a key's score. x is the scaled product of query and key. */
 template <typename R>
 static __device__ __forceinline__ R score_of(const Paged &p, const Cells bias, R x, int64_t head,
                                              int64_t distance) {
@@ -84,7 +85,8 @@ static __device__ void multiply_keys(const Block<R, T> &b, const T *k, int64_t f
     }
 }
 
-/* Replaces products with exp(score - max), for keys [lo, hi) of a split. Each warp computes every WARPS-th head. */
+/* Replaces products with exp(score - max), for keys [lo, hi) of a split. Each warp processes every WARPS-th
+ * head. */
 template <typename R, typename T>
 static __device__ void soften(const Block<R, T> &b, const Cells bias, int heads, int64_t first, int64_t lo,
                               int64_t hi, R *max, R *sum) {
@@ -106,8 +108,8 @@ static __device__ void soften(const Block<R, T> &b, const Cells bias, int heads,
     }
 }
 
-/* Computes the splits of a block. For each token, head and split, `part` receives e values, the largest score and the
- * sum. It is NULL if the block computes all splits. */
+/* Computes the splits of a block. For each token, head and split, `part` receives e values, the largest score
+ * and the sum. `part` is NULL if each block computes all splits. */
 template <typename T, int H, int COLUMNS>
 static __global__ void __launch_bounds__(THREADS)
     attend(const Paged p, const Cells bias, const T *q, const T *k, const T *v, T *y, Real<T> *lse,
@@ -190,7 +192,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* One block merges the splits of one token and head. */
+/* Each block merges the splits of one token and one head. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     merge_splits(const Paged p, const Real<T> *part, T *y, Real<T> *lse) {
@@ -298,9 +300,9 @@ extern "C" void cuda_paged_attention(const Call *c) {
     });
 }
 
-/* ---- with rotation ---- */
+/* ---- rotation and attention ---- */
 
-/* The call of paged_attention with queries q. */
+/* Returns the call to paged_attention with the rotated queries q. */
 static Call attention_of(const Call *c, Tensor *q) {
     Call call = {};
     Tensor *const in[] = {q, c->out[2], c->out[3], c->in[5], c->in[6], c->in[3], NULL, NULL, c->in[7]};
@@ -310,8 +312,8 @@ static Call attention_of(const Call *c, Tensor *q) {
     return call;
 }
 
-/* Returns whether attention itself rotates and stores rows, which is faster for a few tokens. Results are bitwise equal
- * either way. */
+/* Returns true if the attention kernel itself rotates and stores rows, which is faster for a few tokens. The
+ * results are bitwise equal to those of separate kernels. */
 static bool rotates(const Call *c, const Paged &p) {
     return p.tiles && p.splits > 1 && !c->in[7] && p.d == p.e &&
            ((const RopePagedAttr *)c->attr)->rope.dim % 16 == 0 && aligned_16(c->in[1]->data) &&
@@ -328,7 +330,7 @@ extern "C" void cuda_rope_paged_attention(const Call *c) {
     const RopeAttr *a = &((const RopePagedAttr *)c->attr)->rope;
     if (!tensor_count(c->out[0])) return;
     for (int i = 2; i < 4; i++)
-        CHECK(c->out[i]->dtype == x->dtype, "rope_paged_attention: x is %s, a pool is %s",
+        CHECK(c->out[i]->dtype == x->dtype, "rope_paged_attention: x is %s, but a pool is %s",
               dtype_name((DType)x->dtype), dtype_name((DType)c->out[i]->dtype));
     Tensor q = tensor_slice(x, 3, 0, x->dim[3] - 2);
     Call call = attention_of(c, &q);
@@ -351,12 +353,12 @@ extern "C" void cuda_rope_paged_attention(const Call *c) {
     paged_run_tiles(&call, p, rows, part_of(&call, p));
 }
 
-/* ---- storing ---- */
+/* ---- store_rows ---- */
 
 struct Stored {
     Rows from;
     Cells x, pool;
-    /* number of elements; number of heads in a pool row; stride of pool rows */
+    /* number of elements, number of heads in a pool row, and stride of pool rows */
     int64_t n, heads, pool_row;
     bool vectors;
 };

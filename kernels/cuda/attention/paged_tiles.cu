@@ -1,11 +1,12 @@
-/* paged_attention for 16-bit storage on sm_90a: up to 64 queries (of tokens and heads that share keys) are the rows of
- * one product on the tensor cores. One warp copies tiles of TILE keys and values from pages to shared memory, and
- * groups of four warps multiply them. Each split of SPLIT keys has a separate softmax, and splits are merged in order.
- * If one block computes all splits, it also merges them. If each split has a block, the last of these blocks to finish
- * does; for tiles of many tokens, a second kernel does. A row's result therefore depends on neither other rows nor the
- * number of blocks. Rows that were stored in earlier passes are copied without waiting for the previous kernel to end.
- * If every token is a tile, a block can also rotate its queries, and rotate and store its new key. Scores are in units
- * of log(2). */
+/* paged_attention for 16-bit storage on sm_90a: up to 64 queries (of tokens and heads that share keys) are
+ * the rows of one matrix product on the tensor cores. One warp copies tiles of TILE keys and values from
+ * pages to shared memory, and groups of four warps multiply them. Each split of SPLIT keys has a separate
+ * softmax, and splits are always merged in order, so that a row's result depends on neither other rows nor
+ * the number of blocks. If one block computes all splits, this block also merges them. If each split has a
+ * separate block, the last of these blocks to finish merges the splits; for tiles of many tokens, a second
+ * kernel merges them. Keys and values that were stored in earlier passes are copied without waiting for the
+ * previous kernel to end. If every token is a tile, a block can also rotate its queries, and rotate and store
+ * its new key. Scores are in units of log(2). */
 #include "kernels/cuda/attention/paged.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/pdl.cuh"
@@ -17,14 +18,15 @@ constexpr double LOG2E = 1.4426950408889634;
 /* A block's rows belong to tokens [first, first + n) of one request, and to heads of one group. */
 struct Tiles {
     const int64_t *tile;    /* [tiles]: first token of each tile; NULL: one token each */
-    int tiles, each, parts; /* number of tiles; tokens per group of warps; blocks per tile */
+    int tiles, each, parts; /* numbers of tiles, of tokens per group of warps, and of blocks per tile */
     int stages;             /* number of stages in the ring of keys */
     unsigned *arrived;      /* Cuda.arrived */
     /* score = product * unit, or cap * tanh(product * in / (2 log2(e))) * unit */
     float unit, in, cap;
 };
 
-/* The factors by which the old result and a new result are multiplied. `max` is the new result's largest score. */
+/* Computes the factors by which the old result and a new result are multiplied when they are merged. `max` is
+ * the new result's largest score. */
 struct MergeTiles {
     float old, fresh;
     __device__ __forceinline__ MergeTiles(float *most, float *all, float max, float sum) {
@@ -37,7 +39,8 @@ struct MergeTiles {
     }
 };
 
-/* The softmaxes of splits, for each line of y: sums of values [e]; largest score and sum. */
+/* The results of the splits for each row of y: the weighted sum of values [e], the largest score, and the sum
+ * of the weights. */
 struct Parts {
     float *y;
     float2 *top;
@@ -45,11 +48,12 @@ struct Parts {
         : y(part), top((float2 *)(part + p.tokens * p.g * p.r * p.splits * p.e)) {}
 };
 
-/* The factor that normalizes a softmax, or 0 if there was no key. */
+/* Returns the factor that normalizes a softmax, or 0 if there was no key. */
 __device__ __forceinline__ float inverse(float sum) { return sum == 0 ? 0 : 1 / sum; }
 
-/* A warp merges the splits of a token's head and stores the result. The code is kept short, because it is rarely in the
- * instruction cache: it copies splits to `room` in shared memory, not to registers. */
+/* Merges the splits of one token and head with one warp, and stores the result. The code must be short,
+ * because it is rarely in the instruction cache. Splits are therefore copied to `room` in shared memory, not
+ * to registers. */
 enum { MERGED = 16 /* splits */ };
 typedef float4 MergeRoom[MERGED][32];
 template <typename T>
@@ -85,21 +89,21 @@ __device__ __forceinline__ void merge_line(const Paged &p, const Parts &parts, c
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* Waits for the warps that multiply. */
+/* Synchronizes the warps that multiply. */
 template <int GROUPS> __device__ __forceinline__ void groups_wait() {
     asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * GROUP_THREADS) : "memory");
 }
 /* Makes this thread's stores visible to the tensor cores. */
 __device__ __forceinline__ void publish_stores() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-/* Stores 8 elements, which are unit `unit` of a row, in a tile. */
+/* Stores 8 elements in a tile, as unit `unit` of a row. */
 template <typename T>
 __device__ __forceinline__ void put_unit(uint32_t tile, int row, int unit, const Run<T, 8> &x) {
     put_shared(tile + unit / 8 * TILE_BYTES + row * LINE_BYTES + ((unit ^ row) & 7) * 16,
                {x.word(0), x.word(1), x.word(2), x.word(3)});
 }
 
-/* Loads this group's rows, with zeros after the last row and column. */
+/* Loads the query rows of this group of warps. Elements after the last row and column are set to 0. */
 template <typename T, int BOXES>
 __device__ __forceinline__ void load_queries(const Paged &p, const T *q, int tokens, uint32_t to) {
     for (int i = threadIdx.x % GROUP_THREADS; i < ROWS * BOXES * 8; i += GROUP_THREADS) {
@@ -124,9 +128,10 @@ template <int GROUPS, int BOXES> __device__ __forceinline__ void clear_rows(uint
 /* A new key and a new value. */
 template <typename T> using NewUnits = Run<T, 8>[2][2 * LINE / 8];
 
-/* Loads the heads x of a token at position `at`, rotates the queries and stores them in tile q. With `stores`, does the
- * same for the key, and stores key and value in `units` and in the pools. A thread rotates one run of pairs in several
- * heads. Rows of the tile without a query may contain any values, because hide_keys hides all keys from them. */
+/* Loads the heads x of a token at position `at`, rotates the queries and stores them in tile q. If `stores`,
+ * also rotates the key, and stores key and value in `units` and in the pools. A thread rotates one run of
+ * pairs in several heads. Tile rows without a query may contain any values, because hide_keys hides all keys
+ * from these rows. */
 template <typename T, int BOXES>
 __device__ __forceinline__ void rotate_rows(const Paged &p, const NewRows &o, int64_t token, int64_t at,
                                             const T *x, uint32_t q, bool stores, NewUnits<T> &units) {
@@ -142,7 +147,7 @@ __device__ __forceinline__ void rotate_rows(const Paged &p, const NewRows &o, in
         sin = ((const Run<float, 8> *)(o.sin + angles))[run];
     Unit *const key = (Unit *)((T *)o.pool[0] + row * p.k_row + blockIdx.y * p.k_group);
     Unit *const value = (Unit *)((T *)o.pool[1] + row * p.v_row + blockIdx.y * p.v_group);
-    /* a run that is not rotated is one unit, `low` */
+    /* a run that is not rotated consists of one unit, `low` */
     const int rotated = o.interleaved ? 2 * run : run, low = turns ? rotated : run + runs,
               high = o.interleaved ? low + 1 : low + runs;
     wait_for_kernel_before();
@@ -173,7 +178,7 @@ __device__ __forceinline__ void rotate_rows(const Paged &p, const NewRows &o, in
         put_unit(q, threadIdx.x, unit, zero);
 }
 
-/* Stores a new key and value in their row of a stage's tiles. */
+/* Stores a new key and a new value in row `row` of a stage's tiles. */
 template <typename T, int BOXES>
 __device__ __forceinline__ void put_new_row(uint32_t keys, int row, const NewUnits<T> &units, int n) {
     const int which = threadIdx.x / 64, unit = threadIdx.x % 64;
@@ -205,7 +210,8 @@ struct KeyRing {
     __device__ __forceinline__ void next() {
         if (++stage == stages) stage = 0, phase ^= 1;
     }
-    /* Returns the address of the tile of keys. The tile of values follows it. */
+    /* Returns the address of the current stage's tile of keys. The tile of values follows the tile of
+     * keys. */
     template <int BOXES> __device__ __forceinline__ uint32_t tile() const {
         return room + stage * 2 * BOXES * TILE_BYTES;
     }
@@ -213,14 +219,14 @@ struct KeyRing {
     __device__ __forceinline__ uint32_t empty() const { return barriers + 8 * (MOST_STAGES + stage); }
 };
 
-/* The keys and splits of a block's rows. */
+/* The tokens, splits and keys that a block processes. */
 struct Work {
     int first, last; /* tokens */
     int begin, end;  /* splits */
     int from, to;    /* keys [from, to); `from` is a multiple of TILE */
-    int hi;          /* end of the keys that are written */
-    int old;         /* end of the keys that were stored before this pass */
-    bool adds;       /* the block itself stores row hi - 1 */
+    int hi;          /* end of the keys that any row attends to */
+    int old;         /* end of the keys that earlier passes stored */
+    bool adds;       /* true if the block itself stores row hi - 1 */
 };
 
 /* One thread copies the tiles of keys and values. */
@@ -241,14 +247,16 @@ __device__ __forceinline__ void copy_keys(const Paged &p, const Work &w, const C
     }
 }
 
-/* A softmax over some keys: sums of values, largest score, sum. */
+/* An unnormalized softmax over some keys: the weighted sum of values, the largest score, and the sum of the
+ * weights. */
 template <int N8> struct Softmax {
     float y[N8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 };
 
 typedef float Scores[TILE / 8][4];
 
-/* Completes a tile that contains the last key: the values after it, which may be NaN, become zeros. */
+/* Completes the tile that contains the last key: later values in the tile become zeros, because they may be
+ * NaN. */
 template <typename T, int GROUPS, int BOXES>
 __device__ __forceinline__ void end_tile(const Paged &p, const Work &w, const NewUnits<T> &units,
                                          uint32_t keys, int rows) {
@@ -278,14 +286,14 @@ __device__ __forceinline__ void begin_scores(const Paged &p, const Work &w, cons
     products_begun();
 }
 
-/* tanh(x) is 1 - 2 / (exp(2 x) + 1). This code is much shorter than tanhf's, and its absolute error, a few ulp of cap,
- * is smaller than the rounding error of a probability. */
+/* Uses tanh(x) = 1 - 2 / (exp(2 x) + 1), which needs much less code than tanhf. The absolute error, a few ulp
+ * of cap, is smaller than the rounding error of a probability. */
 __device__ __forceinline__ float capped(const Tiles &t, float product) {
     return t.cap - __fdividef(2 * t.cap, exp_2(product * t.in) + 1);
 }
 
-/* Converts a tile's products to the probabilities of its keys. lo, hi: the keys that this thread's rows attend to.
- * `shrink` is the factor by which the sums of values so far must be multiplied. */
+/* Converts a tile's products to unnormalized probabilities. This thread's rows attend to keys [lo, hi).
+ * `shrink` becomes the factor by which the sums of values so far must be multiplied. */
 template <typename T, int N8>
 __device__ __forceinline__ void soften(const Tiles &t, Softmax<N8> &x, Scores &score, int key,
                                        const int (&lo)[2], const int (&hi)[2], float (&shrink)[2],
@@ -303,7 +311,7 @@ __device__ __forceinline__ void soften(const Tiles &t, Softmax<N8> &x, Scores &s
             prob[j][i] = pack<T>(score[2 * j + i / 2][i % 2 * 2], score[2 * j + i / 2][i % 2 * 2 + 1]);
 }
 
-/* Starts multiplying a tile's probabilities by its values. FIRST: the sums so far are zero. */
+/* Starts multiplying a tile's probabilities by the tile's values. FIRST: true if the sums so far are zero. */
 template <typename T, int BOXES, bool FIRST>
 __device__ __forceinline__ void begin_values(Softmax<BOXES * 8> &x, const KeyRing &at,
                                              const float (&shrink)[2], uint32_t (&prob)[TILE / 16][4]) {
@@ -326,8 +334,8 @@ template <typename T, int N8> __device__ __forceinline__ void end_values(Softmax
     at.next();
 }
 
-/* The softmax of keys [from, to) of a split, with one or two tiles. One tile's softmax is computed while the other
- * tile's products are. */
+/* Computes the softmax over keys [from, to) of a split, that is, one or two tiles. The softmax of one tile
+ * overlaps with the matrix products of the other tile. */
 template <typename T, int GROUPS, int BOXES>
 __device__ __forceinline__ void attend_split(const Paged &p, const Tiles &t, const Work &w,
                                              const NewUnits<T> &units, Softmax<BOXES * 8> &x,
@@ -358,7 +366,7 @@ __device__ __forceinline__ void attend_split(const Paged &p, const Tiles &t, con
     end_values<T>(x, at);
 }
 
-/* Merges the softmax of a split. */
+/* Merges the softmax of a split (`more`) into x. */
 template <int N8> __device__ __forceinline__ void merge_split(Softmax<N8> &x, Softmax<N8> &more) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -372,7 +380,8 @@ template <int N8> __device__ __forceinline__ void merge_split(Softmax<N8> &x, So
     }
 }
 
-/* Stores half h of this thread's softmax, for a line of y: as a split's part, or normalized. */
+/* put_part and put_line store half h of this thread's softmax, which is the result for one row of y. put_part
+ * stores the unnormalized result of a split, and put_line stores the normalized result. */
 template <int N8>
 __device__ __forceinline__ void put_part(const Paged &p, const Softmax<N8> &x, int h, const Parts &parts,
                                          int64_t part) {
@@ -397,7 +406,8 @@ __device__ __forceinline__ void put_line(const Paged &p, const Softmax<N8> &x, i
     }
 }
 
-/* The last of the blocks that share a token and a group merges their splits. */
+/* If this block is the last to finish of the blocks that share a token and a group, it merges the splits of
+ * these blocks. */
 template <typename T>
 __device__ __forceinline__ void merge_if_last(const Paged &p, const Parts &parts, int64_t token,
                                               unsigned *arrived, MergeRoom *room, T *y, float *lse) {
@@ -417,7 +427,8 @@ __device__ __forceinline__ void merge_if_last(const Paged &p, const Parts &parts
         merge_line(p, parts, keys, token, blockIdx.y * p.r + r, room[threadIdx.x / 32], y, lse);
 }
 
-/* Four warps compute the rows of tokens [own, own + tokens). MERGES: the block computes one split of one token. */
+/* Computes the rows of tokens [own, own + tokens) with four warps. MERGES: true if the block computes one
+ * split of one token. */
 template <typename T, int GROUPS, int BOXES, bool MERGES>
 __device__ __forceinline__ void attend_rows(const Paged &p, const Tiles &t, const NewRows &o, const Work &w,
                                             int own, int tokens, uint32_t q_at, KeyRing at, MergeRoom *room,
@@ -465,7 +476,7 @@ __device__ __forceinline__ void attend_rows(const Paged &p, const Tiles &t, cons
 
 #endif
 
-/* part: the memory of Parts, or NULL if a block computes all splits. */
+/* `part` is the memory of Parts, or NULL if each block computes all splits. */
 template <typename T, int GROUPS, int BOXES, bool MERGES>
 static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, GROUPS == 1 ? 2 : 1)
     attend_tiles(const __grid_constant__ Paged p, const __grid_constant__ Tiles t,
@@ -541,7 +552,7 @@ bool paged_has_tiles(const Call *c) {
 static int rows_each(const Paged &p) { return ROWS / (int)p.r; }
 static int64_t parts_of(const Paged &p) { return ceil_div(PAGED_TILE, 2 * rows_each(p)); }
 
-/* With many tokens, more blocks are unnecessary and would need much scratch memory. */
+/* With many tokens, separate blocks for splits are unnecessary, and would need much scratch memory. */
 int64_t paged_tile_blocks(const Call *c, const Paged &p) {
     return c->in[8] ? p.tokens > PAGED_TILE ? INT64_MAX : c->in[8]->dim[0] * parts_of(p) * p.g
                     : p.tokens * p.g;

@@ -1,7 +1,8 @@
-/* Computes GEMMs of FP8 operands through cuBLASLt: c = sum_k (a a_inverse) (b b_inverse). Tensor cores multiply
- * exactly, and add in fp32 or, if `fast`, with fewer bits. If cuBLASLt has no algorithm (a size or address is not a
- * multiple of 16, both operands are E5M2, or the GPU lacks FP8), each thread computes one element. This is slow, and
- * no layer uses it (src/ops/fp8.c, quantize_emulation). c is written or accumulated; act is written. */
+/* Computes GEMMs of FP8 operands through cuBLASLt: c = sum_k (a a_inverse) (b b_inverse). Tensor cores
+ * multiply exactly, and add in fp32 or, if `fast`, with fewer bits. If cuBLASLt has no algorithm (a size or
+ * address is not a multiple of 16, both operands are E5M2, or the GPU lacks FP8), a slow kernel computes one
+ * element per thread. No layer uses this kernel (src/ops/fp8.c, quantize_emulation). c is written or
+ * accumulated; act is written. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/gemm/gemm.cuh"
@@ -10,8 +11,9 @@ static Gemm fp8_gemm_of(const Call *c) {
     const Fp8GemmAttr *attr = (const Fp8GemmAttr *)c->attr;
     const Tensor *a = c->in[0], *b = c->in[1];
     Gemm g = {};
-    CHECK(dtype_is_fp8((DType)a->dtype) && dtype_is_fp8((DType)b->dtype), "fp8_gemm: a is %s, and b is %s",
-          dtype_name((DType)a->dtype), dtype_name((DType)b->dtype));
+    CHECK(dtype_is_fp8((DType)a->dtype) && dtype_is_fp8((DType)b->dtype),
+          "fp8_gemm: a is %s and b is %s, but both must be FP8", dtype_name((DType)a->dtype),
+          dtype_name((DType)b->dtype));
     CHECK(attr->a != FP8_SQUARES || attr->b != FP8_SQUARES,
           "fp8_gemm: a and b must not both have %d x %d blocks", FP8_BLOCK, FP8_BLOCK);
     g.op = "fp8_gemm";

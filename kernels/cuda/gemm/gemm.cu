@@ -1,8 +1,9 @@
-/* Computes GEMMs through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are computed in F64 for F64 operands, and
- * otherwise in F32 (never in TF32). All GEMMs with equal GemmKeys share the descriptors and the algorithm, so that a
- * call needs only one lookup on the host. Epilogues (GemmEpilogue) are fused or run as separate passes. Column sums of
- * a are fused only if they are F32, because cuBLASLt would otherwise round a sum over all tokens to 16 bits. act is
- * written. With a pre, c is written; without one, c is written or accumulated. dbias is written or accumulated. */
+/* Computes GEMMs through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are computed in F64 for F64
+ * operands, and otherwise in F32 (never in TF32). All GEMMs with equal GemmKeys share the descriptors and the
+ * algorithm, so that a call needs only one lookup on the host. Epilogues (GemmEpilogue) are fused or run as
+ * separate passes. Column sums of a are fused only if c is F32, because cuBLASLt would otherwise round a sum
+ * over all tokens to 16 bits. act is written. With pre, c is written; without pre, c is written or
+ * accumulated. dbias is written or accumulated. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <algorithm>
@@ -50,8 +51,8 @@ template <typename T> static void set(GemmPlan *p, cublasLtMatmulDescAttributes_
 
 static bool is_fp8(const GemmKey *key) { return dtype_is_fp8((DType)key->type); }
 
-/* Describes the scales. cuBLASLt's A is b in this file. The addresses set here only indicate that there are scales;
- * gemm_start sets the real addresses. */
+/* Describes the scales. cuBLASLt's matrix A is b in this file. The addresses that this function sets only
+ * indicate that there are scales; gemm_start sets the real addresses. */
 static void describe_fp8(GemmPlan *p) {
     static const cublasLtMatmulMatrixScale_t MODES[] = {CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
                                                         CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
@@ -67,15 +68,15 @@ static void describe_fp8(GemmPlan *p) {
 }
 
 static cublasLtEpilogue_t epilogue_of(unsigned fused) {
-    if (fused & GEMM_SUMS) return CUBLASLT_EPILOGUE_BGRADB; /* a is cuBLASLt's B */
+    if (fused & GEMM_SUMS) return CUBLASLT_EPILOGUE_BGRADB; /* a is cuBLASLt's matrix B */
     if (fused & GEMM_DGELU) return CUBLASLT_EPILOGUE_DGELU;
     if (fused & GEMM_GELU)
         return fused & GEMM_BIAS ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     return fused & GEMM_BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/* Describes the epilogues. The addresses set here only determine the alignment; gemm_start sets the real
- * addresses. */
+/* Describes the epilogues. The addresses that this function sets only determine the alignment; gemm_start
+ * sets the real addresses. */
 static void describe_epilogue(GemmPlan *p, unsigned fused) {
     const GemmKey *key = &p->key;
     set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(fused));
@@ -114,8 +115,8 @@ static void prefer(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttribu
     LT_CHECK(cublasLtMatmulPreferenceSetAttribute(p, name, &value, sizeof value));
 }
 
-/* Returns whether every row begins at a multiple of 16 bytes. For other rows, cuBLASLt's kernels round before they
- * add a bias (observed on an H200). */
+/* Returns true if every row begins at a multiple of 16 bytes. With other rows, cuBLASLt's kernels round
+ * before they add a bias (observed on an H200). */
 static bool is_wide(const GemmKey *k) {
     const int64_t each = GEMM_ALIGN / (int64_t)dtype_size((DType)k->type);
     return k->align_a == GEMM_ALIGN && k->align_b == GEMM_ALIGN && k->align_c == GEMM_ALIGN &&
@@ -143,8 +144,8 @@ int gemm_algos(const GemmState *s, GemmPlan *p, unsigned fused, GemmAlgo out[GEM
     gemm_describe(p, fused);
     LT_CHECK(cublasLtMatmulPreferenceInit(&want));
     prefer(&want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)GEMM_WORKSPACE);
-    /* Partial sums must be added in the workspace, in F32 (or F64). If they were added in c, they would be rounded to
-     * its type. */
+    /* Partial sums must be added in the workspace, in F32 (or F64). Partial sums that were added in c would
+     * be rounded to the type of c. */
     prefer(&want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     prefer(&want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)key->align_b);
@@ -177,7 +178,7 @@ bool gemm_can(const GemmState *s, GemmPlan *p, const GemmAlgo *algo) {
            result.workspaceSize <= GEMM_WORKSPACE;
 }
 
-/* Adds an algorithm if it is new and supported. Returns the new number of algorithms. */
+/* Adds an algorithm to the list if it is new and supported. Returns the new number of algorithms. */
 static int add_algo(const GemmState *s, GemmPlan *p, const GemmAlgo *algo, GemmAlgo out[GEMM_ALGOS], int n) {
     const auto same = [&](const GemmAlgo &w) {
         return w.fused == algo->fused && !memcmp(&w.lt, &algo->lt, sizeof algo->lt);
@@ -186,8 +187,8 @@ static int add_algo(const GemmState *s, GemmPlan *p, const GemmAlgo *algo, GemmA
     return n;
 }
 
-/* Adds algorithms that cuBLASLt's heuristic proposes only for other epilogues, but that may be the fastest with
- * these. */
+/* Adds algorithms that cuBLASLt's heuristic proposes only for other epilogues, because they may be the
+ * fastest with these epilogues too. */
 static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmAlgo *from, int end,
                   GemmAlgo out[GEMM_ALGOS], int n) {
     for (int i = 0; i < end; i++) {
@@ -198,8 +199,8 @@ static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmAlg
     return n;
 }
 
-/* Adds each algorithm with the other order of tiles (CTA swizzling), which the heuristic rarely proposes.
- * Results are bitwise equal, but the reuse of operands in the L2 cache differs. */
+/* Adds a copy of each algorithm with the other order of tiles (CTA swizzling), because the heuristic rarely
+ * proposes both orders. Results are bitwise equal, but the reuse of operands in the L2 cache differs. */
 static int swizzle(const GemmState *s, GemmPlan *p, GemmAlgo out[GEMM_ALGOS], int n) {
     for (int i = 0, end = n; i < end; i++) {
         GemmAlgo algo = out[i];
@@ -252,7 +253,7 @@ static void go_through_activation(const Call *c, const Gemm *g) {
     gemm_through_activation(c, (Tensor *)g->c, (Tensor *)g->pre, g->activation);
 }
 
-/* Starts only cuBLASLt's GEMM with its fused epilogues. If `add`, it adds to c. */
+/* Starts only cuBLASLt's GEMM with its fused epilogues. If `add`, the result is added to c. */
 static cublasStatus_t start_matmul(const Call *c, const GemmState *s, GemmPlan *p, const Gemm *g, bool add) {
     const double factor[2] = {1, add ? 1.0 : 0.0};
     const float narrow[2] = {1, add ? 1.0f : 0.0f};
@@ -267,7 +268,8 @@ static cublasStatus_t start_matmul(const Call *c, const GemmState *s, GemmPlan *
                           out, &p->c, &p->algo.lt, s->workspace, GEMM_WORKSPACE, stream_of(c));
 }
 
-/* Fills c with the bias, to which the GEMM then adds. The type of c must have at least 32 bits. */
+/* Adds the bias to c if c accumulates, else fills c with the bias. The GEMM then adds to c. The type of c
+ * must have at least 32 bits. */
 static void start_with_bias(const Call *c, const Gemm *g) {
     rows_plus_bias(stream_of(c), (DType)g->c->dtype, accumulates(g->c) ? g->c->data : NULL, g->bias->data,
                    g->c->data, g->m, g->n);
@@ -308,7 +310,7 @@ static GemmState *state_of(const Device *d) {
     CudaState *state = &cuda_of(d)->state[CUDA_GEMM];
     if (state->at) return (GemmState *)state->at;
     CHECK(cuda_of(d)->gemm_sm_margin < cuda_of(d)->multiprocessors,
-          "--gemm-sm-margin %lld leaves no multiprocessor of this GPU, which has %d, for GEMMs: lower it",
+          "--gemm-sm-margin %lld leaves no multiprocessor for GEMMs, because this GPU has %d: lower it",
           (long long)cuda_of(d)->gemm_sm_margin, cuda_of(d)->multiprocessors);
     GemmState *s = (GemmState *)mem_zero(1, sizeof *s);
     s->multiprocessors =
@@ -359,7 +361,7 @@ static GemmKey key_of(const GemmState *s, const Gemm *g) {
     return key;
 }
 
-/* Returns the key's entry in the hash table, or the free entry for it. */
+/* Returns the entry of the hash table that contains the key, or the free entry for the key. */
 static GemmPlan **place(const GemmState *s, const GemmKey *key) {
     size_t i = (size_t)hash64(key, sizeof *key, 0) & (s->room - 1);
     while (s->plans[i] && memcmp(&s->plans[i]->key, key, sizeof *key)) i = (i + 1) & (s->room - 1);
@@ -376,7 +378,7 @@ static void grow(GemmState *s) {
     free(old);
 }
 
-/* Returns the plan for the GEMM, which is created if it does not exist yet. */
+/* Returns the plan for the GEMM. The plan is created if it does not exist yet. */
 static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
     const GemmKey key = key_of(s, g);
     GemmPlan **found = place(s, &key);
@@ -399,10 +401,11 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
 
 /* ---- any GEMM ---- */
 
-/* Returns whether the GEMM writes F32 sums to scratch memory, which a separate pass rounds once. This is necessary
- * because cuBLASLt cannot write sums of F32 operands as 16 bits, rounds a sum before it adds it to a 16-bit c (observed
- * on an H200), and sometimes cannot add the bias. Main gradients are an exception: they can be 16-bit to save memory
- * traffic, so cuBLASLt adds to them directly, and each microbatch's part may be rounded first. */
+/* Returns true if the GEMM writes F32 sums to scratch memory, and a separate pass rounds them once. The
+ * separate pass is necessary because cuBLASLt cannot write sums of F32 operands as 16 bits, rounds a sum
+ * before adding it to a 16-bit c (observed on an H200), and sometimes cannot add the bias. Main gradients are
+ * an exception: they can be 16-bit to save memory traffic, so cuBLASLt adds to them directly, and each
+ * microbatch's contribution may be rounded first. */
 static bool ends_elsewhere(GemmState *s, const Gemm *g) {
     const bool adds = accumulates(g->c) && !(g->c->flags & TENSOR_MAIN_GRAD);
     if (!dtype_is_16bit((DType)g->c->dtype)) return false;
@@ -416,13 +419,13 @@ static void check(const Gemm *g) {
     CHECK(fp8 ||
               (a == b && dtype_is_float((DType)a) &&
                (c == a || (c == F32 && dtype_is_16bit((DType)a)) || (a == F32 && dtype_is_16bit((DType)c)))),
-          "%s: there is no GEMM of %s and %s with a result in %s", g->op, dtype_name((DType)a),
+          "%s: GEMMs of %s and %s with a result in %s are not supported", g->op, dtype_name((DType)a),
           dtype_name((DType)b), dtype_name((DType)c));
     CHECK(!g->bias || g->bias->dtype == c, "%s: the bias is %s, but the output is %s", g->op,
           dtype_name((DType)g->bias->dtype), dtype_name((DType)c));
 }
 
-/* Returns the GEMM of the same operands with an F32 result in `data`. */
+/* Returns a GEMM of the same operands that writes an F32 result to `data`. */
 static Gemm in_f32(const Gemm *g, void *data, Tensor *sums) {
     Gemm whole = *g;
     *sums = *g->c;
@@ -439,7 +442,7 @@ static void without_terms(const Call *c, const Gemm *g) {
         CUDA_CHECK(cudaMemsetAsync(g->c->data, 0, tensor_bytes(g->c), stream_of(c)));
 }
 
-/* Runs the GEMM through cuBLASLt and returns the epilogues that were fused. */
+/* Runs the GEMM through cuBLASLt, and returns the epilogues that gemm_start has already run. */
 static unsigned multiply(const Call *c, const Gemm *g) {
     GemmState *s = state_of(c->device);
     GemmPlan *p = plan_of(s, g);
@@ -449,7 +452,7 @@ static unsigned multiply(const Call *c, const Gemm *g) {
 }
 
 static unsigned run_gemm(const Call *c, const Gemm *g) {
-    enum { FEW_ROWS = 64 }; /* gemm_invariant reads weights faster */
+    enum { FEW_ROWS = 64 }; /* with so few rows, gemm_invariant reads weights faster than cuBLASLt */
     if ((g->fixed_order || g->m <= FEW_ROWS) && gemm_is_invariant(c, g)) {
         gemm_invariant(c, g);
         return 0;
@@ -480,7 +483,7 @@ void gemm_run(const Call *c, const Gemm *g) {
 
 /* Chooses the algorithm for the GEMM's plan or, if ends_elsewhere, for the plan of the GEMM with F32 sums. */
 static GemmPlan *choose(const Device *d, GemmState *s, const Gemm *g) {
-    const double large = 1e9; /* in FLOPs; below this, the launch takes at least half of the time */
+    const double large = 1e9; /* in FLOPs; for smaller GEMMs, the launch takes at least half of the time */
     GemmPlan *p = plan_of(s, g);
     if (p->chosen) return p;
     if (2.0 * (double)g->m * (double)g->n * (double)g->k > large &&
@@ -510,7 +513,7 @@ size_t gemm_plan(const Call *c, const Gemm *g) {
     if (ends_elsewhere(s, g)) {
         Tensor sums;
         const Gemm whole =
-            in_f32(g, NULL, &sums); /* the scratch memory has the alignment that the key requires */
+            in_f32(g, NULL, &sums); /* scratch memory will have the alignment that the key states */
         choose(c->device, s, &whole);
         return std::max(bytes, tensor_bytes(&sums));
     }

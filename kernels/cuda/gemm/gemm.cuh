@@ -6,16 +6,17 @@
 /* Describes the GEMM c [m,n] = op(a) op(b), or c += op(a) op(b) if c has TENSOR_ACCUM. Matrices are row-major; op is
  * the identity or a transpose.
  *
- * a and b must have the same type. c must have the same type or F32; for F32 operands, it may have a 16-bit type. The
- * bias must have the type of c. If `fixed_order`, operands may have any types. The result is rounded once, to c's type,
- * except that it may be rounded to 16 bits before it is added to a 16-bit main gradient.
+ * a and b must have the same type. c must have this type or F32; if a and b are F32, c may also have a 16-bit
+ * type. The bias must have the type of c. If `fixed_order`, operands may have any types. The result is
+ * rounded once, to the type of c, except that it may be rounded to 16 bits before it is added to a 16-bit
+ * main gradient.
  *
- * Absent operands are NULL. `bias` [n] is added to each row. `act` receives the activation of c. With `pre`, c is
- * multiplied by the derivative of the activation at `pre`. With `bias`, `act` or `pre`, c must not accumulate. `dbias`
- * receives the column sums of a, which must then be the gradient dy [k,m].
+ * Absent operands are NULL. `bias` [n] is added to each row. `act` receives the activation of c. With `pre`,
+ * c is multiplied by the derivative of the activation at `pre`. With `bias`, `act` or `pre`, c must not
+ * accumulate. `dbias` receives the column sums of a; with `dbias`, a must be the gradient dy [k,m].
  *
- * FP8 GEMMs write F32 or a 16-bit type. They support only transpose_b, and at most one operand may be E5M2. Sizes must
- * be multiples of 16, and the scales a_inverse and b_inverse must be in device memory. */
+ * FP8 GEMMs write F32 or a 16-bit type, require transpose_b, and allow only one operand to be E5M2. The sizes
+ * of an FP8 GEMM must be multiples of 16, and its scales a_inverse and b_inverse must be in device memory. */
 typedef struct Gemm {
     const char *op;                /* the op's name, for messages */
     bool transpose_a, transpose_b; /* a is stored as [k,m], b as [n,k] */
@@ -44,8 +45,8 @@ void gemm_through_activation(const Call *, Tensor *dx, Tensor *pre, Activation);
 /* linear_algos.h describes this function. */
 int gemm_take_algo(const Call *, const Gemm *, int n);
 
-/* Writes the column sums of dy to dbias [n], or adds them to dbias. If `fixed_order`, sums are over the
- * positions of each sample in order, then over the samples. */
+/* Writes the column sums of dy to dbias [n], or adds them to dbias. If `fixed_order`, each column is summed
+ * over the positions of each sample in order, then over the samples. */
 void bias_gradient(const Call *, const Tensor *dy, const Tensor *dbias, bool fixed_order);
 size_t bias_gradient_scratch(const Tensor *dy, bool fixed_order);
 /* Computes y [rows,n] = x + bias, or sets y to the bias if x is NULL. All operands have the same type. */

@@ -1,5 +1,5 @@
-/* Implements gemm_bench.cuh. Operands are random, because the speed depends on their bits. Together, the sets of
- * operands are larger than the L2 cache. */
+/* Implements gemm_bench.cuh. Operands are random, because the speed of a GEMM depends on the operands' bits.
+ * Together, the sets of operands are larger than the L2 cache. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ static_assert((int)OPERANDS == (int)GEMM_OPERANDS, "every operand of a Gemm has 
 
 /* ---- operands ---- */
 
-/* Returns the finalizer of splitmix64 (Steele, Lea, Flood 2014). */
+/* Applies the finalizer of splitmix64 (Steele, Lea, Flood 2014). */
 __device__ __forceinline__ uint64_t mix(uint64_t z) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
@@ -41,7 +41,8 @@ static __global__ void randomise_fp8(uint8_t *x, int64_t n, uint64_t seed) {
 
 static __global__ void fill_ones(float *x, int64_t n) { GRID_LOOP(i, n) x[i] = 1; }
 
-/* Computes a sum of integers, which does not depend on the order. */
+/* Adds a fingerprint of x to *sum. The fingerprint is a sum of integers, so it does not depend on the order
+ * of summation. */
 static __global__ void fingerprint(const uint16_t *x, int64_t n, unsigned long long *sum) {
     unsigned long long own = 0;
     GRID_LOOP(i, n) own += mix((uint64_t)i << 16 | x[i]);
@@ -52,13 +53,13 @@ static unsigned long long *fingerprint_at(const GemmBench *b) {
     return (unsigned long long *)(b->memory + (size_t)b->sets * b->set);
 }
 
-/* Selects this set of operands for the GEMM. */
+/* Makes the GEMM use set number `set` of the operands. */
 static void take_set(GemmBench *b, int set) {
     char *at = b->memory + (size_t)set * b->set;
     for (int i = 0; i < OPERANDS; at += b->bytes[i++]) b->operand[i].data = at;
 }
 
-/* Fills an operand, including its padding, because the fingerprint includes the padding. */
+/* Fills an operand and its padding, because the fingerprint includes the padding. */
 static void fill(const GemmBench *b, int which, uint64_t seed) {
     const Tensor *x = &b->operand[which];
     const int64_t n = (int64_t)(b->bytes[which] / dtype_size((DType)x->dtype));

@@ -1,7 +1,7 @@
-/* Computes GEMMs of 16-bit matrices, y = x w^T + bias, on sm_90a tensor cores. Results do not depend on the number of
- * rows: for any tile size, every element is one chain of wgmma instructions, which add 16 terms each, in order. One
- * warp copies slices of x to shared memory and another copies slices of w, so that steady weights can be copied before
- * the previous kernel ends. */
+/* Computes GEMMs of 16-bit matrices, y = x w^T + bias, on sm_90a tensor cores. Results do not depend on the
+ * number of rows: for any tile size, every element is computed by one chain of wgmma instructions, each of
+ * which adds 16 terms, in order. One warp copies slices of x to shared memory and another copies slices of w,
+ * so that steady weights can be copied before the previous kernel ends. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 #include "kernels/cuda/gemm/row_tiles.cuh"
 
@@ -16,8 +16,8 @@ struct PairShape : Shape<GROUPS, N, DEPTH, STAGES, BLOCKS, EIGHT_> {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* The ring of slices in shared memory. Each stage has three barriers, which signal that x has arrived, that w has
- * arrived, and that the stage is empty. */
+/* The ring of slices in shared memory. Each stage has three barriers, which signal that the slice of x has
+ * arrived, that the slice of w has arrived, and that the stage is empty. */
 template <typename S> struct Slices : Ring<S::STAGES> {
     uint32_t room, barriers;
     __device__ __forceinline__ uint32_t x() const { return room + this->stage * S::STAGE_BYTES; }
@@ -43,7 +43,8 @@ __device__ __forceinline__ void copy_x(const RowTiles &g, const CUtensorMap *x, 
         }
 }
 
-/* If one tile contains all rows, weights are read only once, so the L2 cache need not keep them. */
+/* Copies slices of w. If one tile contains all rows of x, weights are read only once, so the L2 cache need
+ * not keep them. */
 template <typename S>
 __device__ __forceinline__ void copy_w(const RowTiles &g, const CUtensorMap *w, Slices<S> at) {
     const uint64_t policy = cache_policy(g.down == 1);
@@ -61,7 +62,7 @@ __device__ __forceinline__ void copy_w(const RowTiles &g, const CUtensorMap *w, 
         }
 }
 
-/* Adds the bias to the first eight rows, and stores them. */
+/* Adds the bias to the first eight rows of the tile, and stores these rows. */
 template <typename T, int N8>
 __device__ __forceinline__ void put_eight(const RowTiles &g, const float (&sum)[N8][4], const T *bias, T *y,
                                           int64_t first) {
@@ -107,7 +108,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     wait_for_kernel_before();
     for (int tile = blockIdx.x; tile < g.down * g.across; tile += gridDim.x) {
         float sum[S::N / 8][4] = {};
-        uint32_t before = 0; /* barrier of the previous slice */
+        uint32_t before = 0; /* the barrier that frees the previous slice */
         for (int slice = 0; slice < g.slices; slice++, at.next()) {
             const uint32_t from = uniform(at.x());
             const uint64_t a = tile_descriptor<true>(from + group * 64 * LINE_BYTES, 0, S::STRIDE),
@@ -146,14 +147,14 @@ template <typename T, typename S> static void launch(const Call *c, const Gemm *
                (const T *)data_of<T>(gemm->bias), data_of<T>(gemm->c));
 }
 
-/* Returns how many columns the busiest multiprocessor computes if tiles have `wide` columns. */
+/* Returns how many columns the busiest multiprocessor computes if tiles are `wide` columns wide. */
 static int64_t most_columns(int64_t n, int64_t wide, int64_t multiprocessors) {
     return ceil_div(ceil_div(n, wide), multiprocessors) * wide;
 }
 
-/* With few rows, tiles are narrow, so that all multiprocessors read weights. The GEMM after attention (one narrow tile
- * per block) can begin to read its weights early, because its ring leaves room in shared memory for a block of
- * attend_tiles. */
+/* With few rows, tiles are narrow, so that all multiprocessors read weights. If each block computes only one
+ * narrow tile, as in the GEMM after attention, the ring of slices leaves room in shared memory for a block of
+ * attend_tiles. The GEMM after attention can therefore begin to read its weights before attention ends. */
 template <typename T> static void launch_shape(const Call *c, const Gemm *g) {
     const int64_t blocks = cuda_of(c->device)->multiprocessors, rows = ceil_div(g->m, 128);
     if (g->m <= 8 && most_columns(g->n, 48, blocks) < most_columns(g->n, 32, blocks))
@@ -187,7 +188,7 @@ bool has_warpgroups(Cuda *gpu) {
     return gpu->warpgroups;
 }
 
-/* The answer must not depend on the number of rows. */
+/* The result must not depend on the number of rows. */
 bool gemm_is_invariant(const Call *c, const Gemm *g) {
     return has_warpgroups(cuda_of(c->device)) && dtype_is_16bit((DType)g->a->dtype) &&
            g->b->dtype == g->a->dtype && g->c->dtype == g->a->dtype &&

@@ -1,6 +1,6 @@
-/* Computes GEMMs in a fixed order of summation (LinearAttr), for the logits of routers, and for every linear layer in
- * batch-invariant mode. Narrow GEMMs (for a router's few experts, or the rows of a few samples) have narrow tiles. c is
- * written or accumulated. */
+/* Computes GEMMs in a fixed order of summation (LinearAttr), for the logits of routers, and for all linear
+ * layers in batch-invariant mode. Narrow GEMMs (for a router's few experts, or for few rows) use narrow
+ * tiles. c is written or accumulated. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
@@ -11,7 +11,7 @@ static __global__ void __launch_bounds__(ORDERED_THREADS) multiply(OrderedGemm g
     ordered_tile<R, TALL, WIDTH, 4, COLUMNS>(g, blockIdx.x / across * TALL, blockIdx.x % across * WIDTH);
 }
 
-/* Returns c^T = op(b)^T op(a)^T. */
+/* Returns the transposed GEMM, c^T = op(b)^T op(a)^T. */
 static OrderedGemm turned(const OrderedGemm &g) {
     OrderedGemm t = g;
     t.a = g.b, t.a_at = g.b_at, t.a_row = g.b_col, t.a_col = g.b_row;

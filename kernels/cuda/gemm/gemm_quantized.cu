@@ -1,25 +1,28 @@
-/* Computes GEMMs y = x w^T of 16-bit rows and a one-byte weight on sm_90a tensor cores. Results do not depend on the
- * number of rows.
+/* Computes GEMMs y = x w^T of a 16-bit x and a one-byte weight on sm_90a tensor cores. Results do not depend
+ * on the number of rows.
  *
- * FP8: x has also been rounded to E4M3. A tensor core adds 32 products and the previous sum with a precision of about
- * 14 bits. It therefore adds only LINE_BYTES products, and float additions then add these partial sums in order.
+ * FP8 weights: x has already been rounded to E4M3. A tensor core adds 32 products and the previous sum with a
+ * precision of about 14 bits. Tensor cores therefore sum only LINE_BYTES products at a time, and float
+ * additions add these partial sums in order.
  *
- * I8: additional warps convert the slices of the weight to the type of x, which represents integers up to 127 exactly.
- * Memory is read once, one byte per weight. With many rows, the weight is converted first (quantized.cu). In both
- * cases, sums are computed as in gemm_invariant.cu. */
+ * I8 weights: additional warps convert slices of the weight to the type of x, because this type represents
+ * integers up to 127 exactly. The weight is read from memory once, one byte per element. With many rows, the
+ * entire weight is converted first (quantized.cu). In both cases, sums are computed as in
+ * gemm_invariant.cu. */
 #include "kernels/cuda/gemm/gemm_quantized.cuh"
 #include "kernels/cuda/gemm/row_tiles.cuh"
 
-/* Teams of warps convert the lines of a tile alternately. With few columns, each warp is a team, because waiting for
- * shared memory takes longer than the conversion. */
+/* Teams of warps take turns to convert the lines of w. With few columns, each warp is a team, because waiting
+ * for shared memory takes longer than the conversion. */
 enum { CONVERTERS = 8 /* warps */ };
 template <typename S> constexpr int teams = S::N == 32 ? CONVERTERS : 2;
 template <typename S> constexpr int converted_lines = S::N == 32 ? CONVERTERS : 4; /* in shared memory */
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* Converts the two integers in bytes 0 and 2 of x to 16-bit floats. The integer's bits become the lowest mantissa bits
- * of a float, whose last bit has the value 1. A subtraction then leaves the integer. */
+/* Converts the two integers in bytes 0 and 2 of x to 16-bit floats. An integer's bits become the lowest
+ * mantissa bits of a float in which the last mantissa bit has the value 1. A subtraction then leaves the
+ * integer. */
 template <typename T> __device__ __forceinline__ uint32_t two_integers(uint32_t x);
 template <> __device__ __forceinline__ uint32_t two_integers<bf16>(uint32_t x) {
     const uint32_t low = (x & 0x007f007fu) | 0x43004300u,
@@ -46,8 +49,8 @@ __device__ __forceinline__ void eight_integers(uint32_t a, uint32_t b, uint32_t 
     out[2] = two_integers<T>(__byte_perm(b, 0, 0x4140)), out[3] = two_integers<T>(__byte_perm(b, 0, 0x4342));
 }
 
-/* Converts a tile of N lines of 128 integers to two tiles of lines of 64 floats. Eight threads convert a line; they
- * write to different banks. */
+/* Converts a tile of N lines of 128 integers to two tiles of N lines of 64 floats. Eight threads convert a
+ * line, and write to different banks. */
 template <typename T, int N, int THREADS>
 __device__ __forceinline__ void convert(uint32_t from, uint32_t to, int thread) {
     const int piece = thread % 8, half = piece / 4;
@@ -72,8 +75,8 @@ __device__ __forceinline__ void convert(uint32_t from, uint32_t to, int thread) 
 
 #endif
 
-/* The sums of large tiles need more registers than warps have at the start. The group that contains the copying warp
- * then gives its registers to the other groups. */
+/* The accumulators of large tiles need more registers than warps have at the start. The group that contains
+ * the copying warp therefore releases registers to the other groups. */
 template <typename S> constexpr bool grows = S::N == 256;
 template <typename S> constexpr int fp8_threads = grows<S> ? (S::GROUPS + 1) * GROUP_THREADS : S::THREADS;
 
@@ -162,8 +165,8 @@ template <typename S> constexpr int int8_room = S::ROOM + converted_lines<S> * 2
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* With n teams, each team converts every n-th line. Its lines are `ready` once its warps have arrived, and `released`
- * once they have been multiplied. */
+/* With n teams, each team converts every n-th line of w. The barrier `ready` signals that a line has been
+ * converted, and `released` that it has been multiplied. */
 template <typename T, typename S>
 __device__ __forceinline__ void convert_lines(const RowTiles &g, uint32_t room, uint32_t converted,
                                               uint64_t *full, uint64_t *empty, uint64_t *ready,
@@ -173,7 +176,7 @@ __device__ __forceinline__ void convert_lines(const RowTiles &g, uint32_t room, 
     const int tiles = ((int)(g.down * g.across) - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
     Ring<S::STAGES> at;
     Ring<converted_lines<S>> line;
-    int turn = 0; /* the team that converts the current line */
+    int turn = 0; /* turn: the team that converts the current line */
 #pragma unroll 1
     for (int slice = 0; slice < tiles * g.slices; slice++, at.next())
 #pragma unroll 1
@@ -232,8 +235,7 @@ static __global__ void __launch_bounds__(S::THREADS + CONVERTERS * 32, S::BLOCKS
     for (int tile = blockIdx.x; tile < g.down * g.across; tile += gridDim.x) {
         float sum[S::N / 8][4] = {};
         uint32_t before = 0,
-                 stage_before =
-                     0; /* barriers of the previous line and, if that line ended a slice, of the slice */
+                 stage_before = 0; /* barriers of the previous line and, after a slice, of that slice */
         for (int slice = 0; slice < g.slices; slice++, at.next()) {
             barrier_wait(shared_address(&full[at.stage]), at.phase);
 #pragma unroll

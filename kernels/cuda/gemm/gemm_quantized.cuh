@@ -7,11 +7,11 @@
 typedef struct QuantizedGemm {
     int64_t m, n, k;
     const Tensor *x, *w, *bias, *y;  /* bias: NULL if there is none */
-    const float *of_row, *of_column; /* [m], or NULL; [n] */
+    const float *of_row, *of_column; /* factors: [m] or NULL, and [n] */
     bool steady;                     /* LinearAttr */
 } QuantizedGemm;
 
-/* gemm_quantized.cu: returns whether the GPU can run the GEMM with these types, sizes and addresses. x need not have
- * data. The answer does not depend on the number of rows. */
+/* gemm_quantized.cu. Returns true if the GPU can run the GEMM with these types, sizes and addresses. x need
+ * not have data. The result does not depend on the number of rows. */
 bool gemm_quantized_can(const Call *, const QuantizedGemm *);
 void gemm_quantized(const Call *, const QuantizedGemm *);

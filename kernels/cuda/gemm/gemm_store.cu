@@ -1,6 +1,6 @@
-/* Stores the tuning of GEMMs in one text file for each version of cuBLASLt and kind of GPU, with one line for each
- * GEMM. A lock is held while the file is open, so only one rank on a machine measures at a time, and the other ranks
- * wait for its choices. */
+/* Stores the results of GEMM tuning in text files, one for each version of cuBLASLt and kind of GPU, with one
+ * line for each GEMM. A lock is held while the file is open, so only one rank on a machine measures at a
+ * time, and the other ranks wait for the result. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <ctype.h>
@@ -29,7 +29,7 @@ static char *folder(void) {
     return NULL;
 }
 
-/* Returns the path of the file, such as "gemm-130100-nvidia-h200-132.txt" in a folder. */
+/* Returns the path of the file in a folder, for example "gemm-130100-nvidia-h200-132.txt" in `dir`. */
 static char *file_in(const char *dir, const Cuda *c) {
     char name[sizeof c->name];
     size_t n = 0;
@@ -48,7 +48,7 @@ static char *head_of(const Cuda *c) {
 
 enum { ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
 
-/* Prints a record as a line that ends with a hash of the preceding text. */
+/* Prints a record as one line, which ends with a hash of the text before it. */
 static void print(Str *out, const GemmRecord *r) {
     const GemmKey *k = &r->key;
     Str line = {NULL, 0, 0};
@@ -139,11 +139,11 @@ static void start_again(GemmStore *s) {
 }
 
 static void warn(GemmState *state, const char *what) {
-    if (!state->warned) fprintf(stderr, "warning: the choices for GEMMs cannot be stored: %s\n", what);
+    if (!state->warned) fprintf(stderr, "warning: the results of GEMM tuning cannot be stored: %s\n", what);
     state->warned = true;
 }
 
-/* Locks the store. If the file system does not support locks, the store works without a lock. */
+/* Locks the store. If the file system does not support locks, the store works without one. */
 static Err lock(GemmStore *s, const char *dir) {
     char *path = mem_printf("%s/lock", dir);
     s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -170,7 +170,8 @@ GemmStore gemm_store_open(const Cuda *c, GemmState *state) {
     str_clear(&s.text);
     e = file_read(s.path, &s.text);
     if (e.code || !is_sound(&s)) {
-        fprintf(stderr, "warning: '%s' is damaged or of another version: GEMMs are measured again\n", s.path);
+        fprintf(stderr, "warning: '%s' is damaged or from another version: GEMMs are measured again\n",
+                s.path);
         start_again(&s);
     }
     return s;

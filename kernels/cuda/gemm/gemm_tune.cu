@@ -1,11 +1,13 @@
-/* Chooses a GEMM's algorithm by measurement. The criterion is the time in a training step, in which the power limit
- * determines a GPU's clocks. An algorithm that is fast in short runs because it draws more power may then be slower.
- * Short interleaved runs therefore only discard candidates that are much slower. The finalists then run alone, on a
- * hot GPU, until the power governor has settled. The measured time includes the separate passes of epilogues.
+/* Chooses a GEMM's algorithm by measurement. The criterion is the time in a training step, in which the power
+ * limit determines a GPU's clocks. An algorithm that is fast in short runs because it draws more power may be
+ * slower in a training step. Short interleaved runs are therefore only used to discard candidates that are
+ * much slower. Each finalist then runs by itself, on a hot GPU, until the power governor has settled. The
+ * measured time includes epilogues that run as separate passes.
  *
- * Two choices are made and stored. One is the fastest algorithm with results that are bitwise equal to an unmeasured
- * GEMM's results, so that tuning never changes results between ranks or after a restart. The other is the fastest of
- * all algorithms (--gemm-tuning). It is the same in all runs that share the store. */
+ * Two algorithms are chosen and stored, and --gemm-tuning selects one of them. The first is the fastest
+ * algorithm whose results are bitwise equal to those of an unmeasured GEMM, so that tuning never changes
+ * results between ranks or after a restart. The second is the fastest of all algorithms. All runs that share
+ * the store use the same algorithms. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
@@ -16,25 +18,25 @@ extern "C" {
 #include "base/clock.h"
 }
 
-/* A turn consists of interleaved short runs of all candidates. */
+/* Candidates first run in interleaved turns. In each turn, every candidate runs for a short time. */
 enum { TURNS = 3, TURN_RUNS_MIN = 3, TURN_RUNS_MAX = 50 };
 static const double WARM_MS = 30, TURN_MS = 0.5;
-static const double HOPELESS = 1.2; /* limit in the first turn, as a multiple of the first candidate's time */
+static const double HOPELESS = 1.2; /* maximum time in the first turn, relative to the first candidate */
 
-/* Blocks are long runs that keep the GPU busy. The order of candidates is reversed in every other round, so that most
- * of any drift cancels out. Turns predict the speed of long runs only roughly, so the first round includes all
- * candidates that are nearly as fast as the best one. Later rounds include fewer and fewer of the best candidates so
- * far. */
+/* Blocks are long runs that keep the GPU busy. Every other round of blocks reverses the order of the
+ * candidates, so that most of any drift cancels out. Turns predict the speed of long runs only roughly, so
+ * the first round includes all candidates that are nearly as fast as the best one. Each later round includes
+ * fewer candidates, the best ones so far. */
 enum { ROUNDS = 4 };
 typedef struct Entry {
-    int most;    /* number of bitwise equal candidates, and number of all candidates */
+    int most;    /* maximum number among bitwise equal candidates, and among all candidates */
     double near; /* maximum time, as a multiple of the fastest time so far */
 } Entry;
 static const Entry ENTRY[ROUNDS] = {{12, 1.15}, {6, 1.04}, {4, 1.02}, {3, 1.01}};
-static const double HEAT_MS = 400;  /* time until an idle GPU's clocks and temperature have settled */
-static const double REHEAT_MS = 80; /* like HEAT_MS, for a GPU that was hot less than IDLE_S seconds ago */
+static const double HEAT_MS = 400;  /* time in which an idle GPU's clocks and temperature settle under load */
+static const double REHEAT_MS = 80; /* like HEAT_MS, for a GPU that was busy less than IDLE_S seconds ago */
 static const double IDLE_S = 1;
-/* the parts of a block: SETTLE_MS passes without measurement, then BLOCK_MS is measured */
+/* the parts of a block: SETTLE_MS without measurement, then BLOCK_MS with measurement */
 static const double SETTLE_MS = 30, BLOCK_MS = 50;
 
 static const double WORTHWHILE = 0.995; /* smaller gains over the first candidate are noise */
@@ -42,12 +44,12 @@ static const double WORTHWHILE = 0.995; /* smaller gains over the first candidat
 typedef struct Candidate {
     GemmAlgo algo;
     bool runs, same_bits, finalist;
-    double turn[TURNS], ms; /* milliseconds per run: of each turn, and the mean of the blocks */
+    double turn[TURNS], ms; /* milliseconds per run in each turn, and mean over the blocks so far */
 } Candidate;
 
 /* ---- turns ---- */
 
-/* Tries all algorithms. An algorithm is excluded if a second run is not bitwise equal to the first. */
+/* Tries all algorithms. An algorithm is excluded if the results of two runs are not bitwise equal. */
 static void try_all(GemmBench *b, Candidate *all, int n) {
     unsigned long long first = 0, one, two;
     for (int i = 0; i < n; i++) {
@@ -58,7 +60,7 @@ static void try_all(GemmBench *b, Candidate *all, int n) {
     }
 }
 
-/* Returns the number of runs that together take `ms` if each run takes `once`. */
+/* Returns the number of runs that together take `ms` milliseconds if each run takes `once` milliseconds. */
 static int runs_in(double ms, double once) { return (int)ceil(ms / fmax(once, 1e-4)); }
 
 static void turn(GemmBench *b, Candidate *x, int number) {
@@ -100,7 +102,7 @@ static void choose(Candidate *all, int n, Entry entry, bool any_bits, bool *chos
         chosen[by_speed[i] - all] |= by_speed[i]->ms < entry.near * by_speed[0]->ms;
 }
 
-/* Keeps only the best finalists, and always the first candidate. */
+/* Keeps only the best finalists and the first candidate. */
 static void keep_best(Candidate *all, int n, Entry entry) {
     bool chosen[GEMM_ALGOS] = {true};
     choose(all, n, entry, false, chosen);
@@ -108,7 +110,7 @@ static void keep_best(Candidate *all, int n, Entry entry) {
     for (int i = 0; i < n; i++) all[i].finalist &= chosen[i];
 }
 
-/* Keeps the GPU busy until it is hot. The GPU may still be hot from the previous GEMM. */
+/* Keeps the GPU busy until it is hot, for a shorter time if the GPU is still hot from the previous GEMM. */
 static void heat(GemmBench *b, const GemmState *s, const Candidate *by) {
     const bool hot = s->hot_ns && (double)(clock_ns() - s->hot_ns) < IDLE_S * 1e9;
     gemm_bench_take(b, &by->algo);
@@ -174,8 +176,8 @@ static bool tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g, Gemm
     return true;
 }
 
-/* Returns a record without measurements, for a rank that lacks memory for them. The choice that keeps results bitwise
- * equal is still the same as on other ranks. */
+/* Returns a record without measurements, for a rank that lacks the memory to measure. The results are still
+ * bitwise equal to those of other ranks if these use GEMM_TUNING_SAME_BITS. */
 static const GemmRecord *unmeasured(const GemmPlan *p, GemmRecord *r) {
     memset(r, 0, sizeof *r);
     r->key = p->key;
@@ -199,8 +201,8 @@ void gemm_tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g) {
         if (by == GEMM_TUNING_FASTEST) kept &= gemm_store_add(&store, s, unmeasured(p, &r));
     }
     CHECK(kept || by != GEMM_TUNING_FASTEST,
-          "%s: --gemm-tuning fastest needs a folder for its choices that can be locked and written "
-          "(ISOTRON_CACHE_DIR), because otherwise ranks would make different choices",
+          "%s: --gemm-tuning fastest needs a writable folder that supports locks (ISOTRON_CACHE_DIR), "
+          "because ranks could otherwise choose different algorithms",
           g->op);
     gemm_describe(p, p->algo.fused);
     gemm_store_close(&store);

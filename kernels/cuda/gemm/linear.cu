@@ -1,7 +1,7 @@
-/* Computes the ops of kernels/cpu/linear.c: y = x w^T + bias over the last dimension, and its gradients dx = dy w (or
- * the gradient of pre), dw = dy^T x, dbias = sum of dy. The op `bias` computes y = x + bias. y and act are written; dx
- * (without pre), dw and dbias are written or accumulated. dbias is summed in two stages: over chunks of rows, then
- * over the chunks in order. If the order is fixed, dbias is summed as on the CPU. */
+/* Computes the ops of kernels/cpu/linear.c: y = x w^T + bias over the last dimension, and its gradients dx =
+ * dy w (or the gradient of pre), dw = dy^T x, dbias = sum of dy. The op `bias` computes y = x + bias. y and
+ * act are written; dx (without pre), dw and dbias are written or accumulated. dbias is summed in two stages:
+ * over chunks of rows, then over the chunks in order. With fixed_order, dbias is summed as on the CPU. */
 #include "kernels/cuda/gemm/gemm.cuh"
 extern "C" {
 #include "kernels/cuda/gemm/linear_algos.h"
@@ -10,7 +10,7 @@ extern "C" {
 
 #include <algorithm>
 
-/* A block has threads for 32 columns (of vectors of N elements) times 8 rows. */
+/* A block has 32 x 8 threads: 32 columns of vectors (of N elements each) in 8 rows. */
 enum { LANES = 32, LINES = 8, THREADS = LANES * LINES };
 
 static bool fixed_order(const Call *c) { return ((const LinearAttr *)c->attr)->fixed_order; }
@@ -83,8 +83,8 @@ extern "C" size_t cuda_plans_linear_dgrad(const Call *c) { return plan(c, dgrad(
 
 /* ---- dbias ---- */
 
-/* Sums columns over the chunk of `each` rows that begins at row each * blockIdx.y. The sums are written to
- * `out` if there is only one chunk, otherwise to row blockIdx.y of `partial`. */
+/* Sums columns over one chunk: `each` rows, beginning at row each * blockIdx.y. The sums are written to `out`
+ * if there is only one chunk, otherwise to row blockIdx.y of `partial`. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     sum_rows(const T *dy, int64_t rows, int64_t n, int64_t each, Real<T> *partial, Cells out, bool add) {
@@ -126,7 +126,8 @@ static __global__ void sum_partial(const R *partial, int64_t chunks, int64_t n, 
     }
 }
 
-/* For each sample, sums over its positions in order, then adds the sum to the total of the preceding samples. */
+/* For each sample, sums over the positions in order, then adds this sum to the total of the preceding
+ * samples. */
 template <typename R>
 static __global__ void sum_samples(Cells dy, int64_t s, int64_t b, int64_t n, Cells out, bool add) {
     GRID_LOOP(i, n) {
@@ -140,8 +141,8 @@ static __global__ void sum_samples(Cells dy, int64_t s, int64_t b, int64_t n, Ce
     }
 }
 
-/* Returns the number of chunks. If there are enough rows, the chunks keep a GPU busy, but they are so few that a single
- * stage can sum them. */
+/* Returns the number of chunks. If there are enough rows, there are enough chunks to keep a GPU busy, but so
+ * few that a single second stage can sum them. */
 static int64_t chunks_of(int64_t rows, int64_t n, int vector) {
     const int64_t wide = ceil_div(n, LANES * vector);
     return std::max<int64_t>(1, std::min({ceil_div(1024, wide), ceil_div(rows, 8 * LINES), (int64_t)128}));
@@ -209,7 +210,7 @@ extern "C" int linear_take_algo(const OpDef *op, const Call *c, int n) {
 
 /* ---- bias ---- */
 
-/* Each thread processes the same columns, one row after the other. */
+/* Each thread processes the same columns in one row after the other. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     add_bias(const T *x, const T *bias, T *y, int64_t rows, int64_t n) {

@@ -1,16 +1,16 @@
-/* Computes the op of kernels/cpu/linear_heads.c, in a fixed order of summation (ordered_gemm.cuh). In generation, there
- * are few rows, so reading the weights takes most of the time. A tile consists of 64 outputs of 16 rows. y is
- * written. */
+/* Computes the op of kernels/cpu/linear_heads.c, in a fixed order of summation (ordered_gemm.cuh). Generation
+ * has few rows, so reading the weights takes most of the time. A tile consists of 64 outputs for each of 16
+ * rows. y is written. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
 
 enum { OUTPUTS = 64, ROWS = 16 };
 
-/* The number of elements between two heads. */
+/* The numbers of elements between consecutive heads. */
 struct HeadStrides {
     int64_t x, w, y;
 };
 
-/* g is y^T = op(w) x^T for the first head. */
+/* g describes the GEMM y^T = op(w) x^T of the first head. */
 template <typename R>
 static __global__ void __launch_bounds__(ORDERED_THREADS)
     multiply_heads(OrderedGemm g, HeadStrides step, int64_t across) {

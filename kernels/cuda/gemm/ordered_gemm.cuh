@@ -1,27 +1,28 @@
 /* Runs GEMMs in which every element is a single chain of multiply-adds in the order of its terms, as in
- * kernels/cpu/tile.h. An element therefore does not depend on the shape of the GEMM, and is bitwise equal to the CPU's.
- * Operands may have any types. */
+ * kernels/cpu/tile.h. An element therefore does not depend on the shape of the GEMM, and is bitwise equal to
+ * the CPU's result. Operands may have any types. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 
-/* Describes c [m,n] = a b, plus c or a bias if requested. Element (i,p) of a is at a_at + i * a_row + p * a_col, and
- * element (p,j) of b is at b_at + p * b_row + j * b_col. One of the two strides of a must be 1, and one of b's. In row
- * i, the bias, which begins at bias_at, is multiplied by element scale_at + i of `scale`. */
+/* Describes c [m,n] = a b, plus c or a bias if requested. Element (i,p) of a is at a_at + i * a_row + p *
+ * a_col, and element (p,j) of b is at b_at + p * b_row + j * b_col. For each of a and b, one of the two
+ * strides must be 1. The bias begins at element bias_at of `bias`; in row i, it is multiplied by element
+ * scale_at + i of `scale`. */
 struct OrderedGemm {
     /* bias.data is NULL if there is no bias; scale.data is NULL if the factors are 1 */
     Cells a, b, c, bias, scale;
     int64_t a_at, a_row, a_col, b_at, b_row, b_col, c_at, c_row, c_col, bias_at, scale_at;
     int64_t m, n, k;
-    /* bias_of_rows: the bias has one element per row of c; otherwise, one per column */
+    /* bias_of_rows: true if the bias has one element per row of c, false if it has one per column */
     bool add, bias_of_rows;
 };
 
 enum { ORDERED_THREADS = 256, ORDERED_DEPTH = 16, ORDERED_PAD = 4 };
 
-/* A thread's share of an operand tile. The tile has `height` lines of ORDERED_DEPTH terms. Elements outside the operand
- * are 0. Adjacent threads load adjacent elements: of one line if its terms are contiguous, otherwise of adjacent
- * lines. */
+/* A thread's share of an operand tile. The tile has `height` lines (rows of a, or columns of b) of
+ * ORDERED_DEPTH terms. Elements outside the operand are 0. Adjacent threads load adjacent elements: from one
+ * line if its terms are contiguous, otherwise from adjacent lines. */
 template <int height> struct Share {
     static constexpr int COUNT = height * ORDERED_DEPTH / ORDERED_THREADS;
     bool along;

@@ -1,5 +1,6 @@
-/* The ops of kernels/cpu/quantized.c. Scales and casts are bitwise equal to the CPU's. If the tensor cores do not
- * support a GEMM's types or sizes, the weight is expanded to the type of x first, and the sums are scaled last. */
+/* Computes the ops of kernels/cpu/quantized.c. Scales and casts are bitwise equal to the CPU's. If the
+ * tensor-core kernels do not support a GEMM's types or sizes, the weight is first expanded to the type of x,
+ * and the sums are scaled at the end. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/gemm/gemm_plan.cuh"
@@ -12,8 +13,8 @@ enum { THREADS = 256, MANY_THREADS = 512 };
 
 /* ---- rows ---- */
 
-/* A block of SIZE threads processes one row. If RUNS is not 0, each thread keeps its RUNS runs, so that the block keeps
- * the entire row. */
+/* A block of SIZE threads processes one row. If RUNS is not 0, each thread keeps RUNS runs in registers, so
+ * that the block reads the row only once. */
 template <typename T, int SIZE, int RUNS> struct Row {
     static constexpr int N = VEC<T>;
     const T *x;
@@ -27,7 +28,7 @@ template <typename T, int SIZE, int RUNS> struct Row {
         for (int i = 0; i < RUNS; i++)
             kept[i] = load_run<T, N>(x, ((int64_t)i * SIZE + threadIdx.x) * N, n, aligned);
     }
-    /* Calls f for each run, with the index of its first element. */
+    /* Calls f for each run, with the index of the run's first element. */
     template <typename F> __device__ __forceinline__ void each(F f) const {
         if constexpr (RUNS > 0) {
 #pragma unroll
@@ -37,7 +38,7 @@ template <typename T, int SIZE, int RUNS> struct Row {
                 f(i, load_run<T, N>(x, i, n, aligned));
         }
     }
-    /* Returns the largest |x|, or NaN, to all threads. */
+    /* Returns to all threads the largest |x|, or NaN if an element is not finite. */
     __device__ __forceinline__ Real<T> amax() const {
         typedef Real<T> R;
         __shared__ R room[32];
@@ -84,8 +85,8 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) inverse[blockIdx.x] = (Real<T>)row_inverse(amax, largest);
 }
 
-/* Rounds rows to FP8. amaxes: NULL, or the largest |x| of each row. It is safe to let the next kernel start early: it
- * waits until this kernel ends, and this kernel waits for the previous one. */
+/* Rounds rows to FP8. amaxes: NULL, or the largest |x| of each row. The next kernel may start early, because
+ * it waits until this kernel ends, and this kernel waits for the previous one. */
 template <typename T, int RUNS>
 static __global__ void __launch_bounds__(MANY_THREADS)
     round_rows(const T *x, int64_t n, bool aligned, const Real<T> *amaxes, uint8_t *q, Real<T> *inverse) {
@@ -97,7 +98,7 @@ static __global__ void __launch_bounds__(MANY_THREADS)
     if (threadIdx.x == 0) inverse[blockIdx.x] = (Real<T>)row_inverse(amax, ROW_LARGEST_E4M3);
 }
 
-/* Returns whether all rows of x and q can be accessed in vectors. */
+/* Returns true if all rows of x and q can be accessed in vectors. */
 static bool are_aligned(const Tensor *x, const void *q) {
     return tensor_width(x) % 16 == 0 && aligned_16(x->data) && aligned_16(q);
 }
@@ -130,7 +131,7 @@ extern "C" void cuda_row_cast(const Call *c) {
 
 /* ---- GEMMs ---- */
 
-/* Converts one-byte numbers to type T. A thread converts N of them. */
+/* Converts one-byte numbers to type T, with N numbers per thread. */
 template <typename T, int N>
 static __global__ void expand(const uint8_t *q, bool integers, int64_t n, T *out) {
     constexpr int V = N < VEC<T> ? N : VEC<T>;
@@ -165,8 +166,9 @@ static bool has_many_rows(const Call *c) {
     return c->in[1]->dtype == I8 && tensor_rows(c->in[0]) > MANY_ROWS;
 }
 
-/* The parts of scratch memory. q, inverse: x as FP8 numbers, and their factors. w: the weight in the type of x, for
- * many rows. Without a tensor-core kernel, scratch memory also contains x and w in the type of x, and sums. */
+/* The parts of the scratch memory. q, inverse: x as FP8 numbers, and the factors 1 / scale. w: the weight in
+ * the type of x, if there are many rows. Without a tensor-core kernel, the scratch memory also contains x and
+ * w in the type of x, and the sums. */
 typedef struct Parts {
     size_t q, inverse, x, w, sums, end;
 } Parts;
@@ -245,8 +247,8 @@ static void expand_to(const Call *c, DType type, const void *q, bool integers, i
     LAUNCHED();
 }
 
-/* Multiplies many rows by an integer weight, which is converted first. With many rows, the conversion takes little of
- * the time. */
+/* Converts an integer weight, then multiplies many rows by it. With many rows, the conversion takes only a
+ * small part of the time. */
 static void run_many_rows(const Call *c, char *scratch, const Parts &p) {
     Tensor x, w, sums;
     Gemm g = expanded_gemm(c, &x, &w, &sums);
@@ -274,7 +276,7 @@ static void run_expanded(const Call *c, char *scratch, const Parts &p) {
     LAUNCHED();
 }
 
-/* Returns whether the tensor-core kernel can run. Scratch memory is aligned. */
+/* Returns true if the tensor-core kernel can run. Scratch memory is always aligned. */
 static bool can(const Call *c) {
     const QuantizedGemm g = quantized_gemm_of(c);
     return gemm_quantized_can(c, &g);

@@ -6,9 +6,10 @@
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/pdl.cuh"
 
-/* Tiles of 64 * GROUPS rows and N columns. A slice has DEPTH lines of w, and X_PER_W times as many of x. BLOCKS is the
- * number of blocks that run concurrently on each multiprocessor. If EIGHT, x has at most eight rows. Shared memory
- * contains only these rows, and wgmma reads them again for the tile's other rows, whose sums are not stored. */
+/* A tile has 64 * GROUPS rows and N columns. A slice consists of DEPTH lines (of 128 bytes) of each row of w,
+ * and X_PER_W times as many lines of each row of x. BLOCKS is the number of blocks that run concurrently on
+ * each multiprocessor. If EIGHT, x has at most eight rows. Shared memory then contains only these rows, and
+ * wgmma reads them again as the tile's other rows; the sums of those rows are not stored. */
 template <int GROUPS_, int N_, int DEPTH_, int STAGES_, int BLOCKS_, bool EIGHT_ = false, int X_PER_W = 1>
 struct Shape {
     static constexpr int GROUPS = GROUPS_, N = N_, DEPTH = DEPTH_, STAGES = STAGES_, BLOCKS = BLOCKS_,
@@ -21,7 +22,7 @@ struct Shape {
 struct RowTiles {
     int64_t m, n;
     int slices, down, across,
-        box;     /* numbers of slices, of tiles down and across, and of rows per copy of x */
+        box;     /* numbers of slices, of rows and columns of tiles, and of rows per copy of x */
     bool steady; /* LinearAttr */
 };
 
@@ -46,7 +47,8 @@ template <typename S> struct RowLaunch {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* Only one thread may call this function. A line of x has X_LINE elements, and a line of w has W_LINE. */
+/* Copies the slices of all tiles. Only one thread may call this function. A line of x has X_LINE elements,
+ * and a line of w has W_LINE elements. */
 template <typename S, int X_LINE, int W_LINE>
 __device__ __forceinline__ void load_slices(const RowTiles &g, const CUtensorMap *x, const CUtensorMap *w,
                                             uint32_t room, uint64_t *full, uint64_t *empty) {
@@ -80,7 +82,7 @@ __device__ __forceinline__ void load_slices(const RowTiles &g, const CUtensorMap
     }
 }
 
-/* Multiplies sums by the factors of their rows and columns. */
+/* Multiplies the sums by the factors of their rows and columns. */
 template <int N8>
 __device__ __forceinline__ void scale_sums(const RowTiles &g, float (&sum)[N8][4], const float *of_row,
                                            const float *of_column, int64_t row, int64_t first) {

@@ -1,7 +1,7 @@
-/* Computes the ops of kernels/cpu/dispatch.c. The plan is a counting sort of the copies by expert. Warps count the
- * copies in their chunks, and prefix sums over chunks and experts determine where each chunk's copies begin. The
- * warps then write the copies there in order. row, copy, offset, expert, and the y of a scaling are written; the
- * other y, x, dx and dp are written or accumulated. */
+/* Computes the ops of kernels/cpu/dispatch.c. The plan is a counting sort of the copies by expert. Each warp
+ * counts the copies for each expert in its chunks, and prefix sums over chunks and experts determine where a
+ * chunk's copies for an expert begin. The warps then write the copies in order. row, copy, offset, expert and
+ * the y of scale_rows are written; all other outputs are written or accumulated. */
 #include "kernels/cuda/moe/router.cuh"
 #include "kernels/cuda/vector_store.cuh"
 
@@ -16,12 +16,11 @@ typedef struct Plan {
     const int64_t *expert;
     int64_t copies, rows;
     int64_t *row, *copy, *offset;
-    int experts, chunks, each; /* each: number of copies in a chunk, a multiple of 32 * AHEAD */
-    bool ranked;               /* copies beyond the capacity are dropped by probability */
-    int64_t *total, *first;    /* [experts]: number of copies, and position of the first copy in the list */
-    int *
-        start; /* [experts, chunks]: first the number of the expert's copies in the chunk, then in all earlier chunks */
-    int *list; /* [copies], only if ranked: all copies by expert, in order */
+    int experts, chunks, each; /* each: number of copies per chunk, a multiple of 32 * AHEAD */
+    bool ranked;               /* if true, an expert over capacity drops its least probable copies */
+    int64_t *total, *first;    /* [experts]: number of copies, and position in `list` of the first copy */
+    int *start; /* [experts, chunks]: number of copies, first in the chunk, later in all earlier chunks */
+    int *list;  /* [copies], only if ranked: all copies by expert, in order */
 } Plan;
 
 static Plan plan_of(const Call *c) {
@@ -52,8 +51,8 @@ static void take_scratch(const Call *c, Plan *p) {
     p->list = p->start + (int64_t)p->experts * p->chunks;
 }
 
-/* Loads the experts of AHEAD copies per lane, beginning at `at`. An expert that is not among this call's experts
- * becomes -1. */
+/* Loads the experts of AHEAD copies per lane, beginning at copy `at`. Experts that are not among this call's
+ * experts become -1. */
 __device__ __forceinline__ void load_places(const Plan &p, int64_t at, int64_t end, int *place) {
     int64_t expert[AHEAD];
 #pragma unroll
@@ -98,7 +97,8 @@ static __global__ void count_copies(Plan p, DeviceAssert *failure, const char *m
     for (int e = lane; e < p.experts; e += 32) p.start[(int64_t)e * p.chunks + chunk] = mine[e];
 }
 
-/* Returns the sum of x over the preceding threads. *all becomes the sum over all threads. `room` has 32 elements. */
+/* Returns the sum of x over all preceding threads of the block. *all becomes the sum over all threads. `room`
+ * has 32 elements. */
 __device__ __forceinline__ int64_t block_prefix(int64_t x, int64_t *room, int64_t *all) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t sum = x;
@@ -117,7 +117,7 @@ __device__ __forceinline__ int64_t block_prefix(int64_t x, int64_t *room, int64_
     return sum - x;
 }
 
-/* One block processes one expert. */
+/* Each block processes one expert. */
 static __global__ void scan_chunks(Plan p) {
     __shared__ int64_t room[32];
     int *start = p.start + (int64_t)blockIdx.x * p.chunks;
@@ -157,7 +157,7 @@ static __global__ void scan_experts(Plan p, DeviceAssert *failure, const char *m
 
 __device__ __forceinline__ void put_copy(const Plan &p, int64_t copy, int64_t row) {
     p.row[copy] = row;
-    if (row < p.rows) p.copy[row] = copy; /* otherwise there are too many rows, which is an error */
+    if (row < p.rows) p.copy[row] = copy; /* otherwise, scan_experts has raised an error */
 }
 
 static __global__ void place_copies(Plan p) {
@@ -201,7 +201,7 @@ template <> struct OrderOf<double> {
     typedef uint64_t Bits;
     __device__ static __forceinline__ Bits bits(double x) { return (Bits)__double_as_longlong(x); }
 };
-/* Maps numbers to integers with the same order. */
+/* Maps numbers to integers in the same order. */
 template <typename R> __device__ __forceinline__ typename OrderOf<R>::Bits order_of(R x) {
     typedef typename OrderOf<R>::Bits Bits;
     /* -0 is treated as 0 */
@@ -209,8 +209,9 @@ template <typename R> __device__ __forceinline__ typename OrderOf<R>::Bits order
     return bits & top ? ~bits : bits | top;
 }
 
-/* Finds, digit by digit, the order_of value of the worst copy among the best `*keep` of n copies. *keep becomes the
- * number of kept copies with that value. At least 256 threads must call this function, and all receive both results. */
+/* Finds, digit by digit, order_of(probability) of the worst copy among the best `*keep` of n copies. *keep
+ * becomes the number of kept copies with that probability. At least 256 threads must call this function, and
+ * all of them receive both results. */
 template <typename R>
 __device__ typename OrderOf<R>::Bits last_kept(const Cells &prob, const int *list, int n, int *keep) {
     typedef typename OrderOf<R>::Bits Bits;
@@ -238,8 +239,8 @@ __device__ typename OrderOf<R>::Bits last_kept(const Cells &prob, const int *lis
     return found;
 }
 
-/* Each block finds the best copies of one expert's list, and keeps their order. Among equal copies, earlier ones are
- * preferred. */
+/* Each block selects the most probable copies in one expert's list, and keeps their order. Among equally
+ * probable copies, earlier copies are preferred. */
 template <typename R> static __global__ void keep_best(Plan p, Cells prob) {
     __shared__ int more[32], equal[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -247,7 +248,7 @@ template <typename R> static __global__ void keep_best(Plan p, Cells prob) {
     const int *list = p.list + p.first[blockIdx.x];
     const int64_t at = p.offset[blockIdx.x];
     int ties = n, more_before = 0, equal_before = 0;
-    typename OrderOf<R>::Bits last = 0; /* below every number, so all copies are kept */
+    typename OrderOf<R>::Bits last = 0; /* lower than any number, so that all copies are kept */
     if (n > p.attr.capacity) {
         ties = (int)p.attr.capacity;
         last = last_kept<R>(prob, list, n, &ties);
@@ -286,7 +287,7 @@ extern "C" void cuda_dispatch(const Call *c) {
     scan_chunks<<<(unsigned)p.experts, THREADS, 0, stream_of(c)>>>(p);
     LAUNCHED();
     scan_experts<<<1, 1024, 0, stream_of(c)>>>(p, failure,
-                                               "the experts need %lld rows, but there is room for %lld");
+                                               "the experts need %lld rows, but there is room for only %lld");
     LAUNCHED();
     place_copies<<<blocks, threads, warps * each, stream_of(c)>>>(p);
     LAUNCHED();
@@ -317,9 +318,9 @@ typedef struct Arriving {
     int64_t *expert;
 } Arriving;
 
-/* Returns the expert of row i among the rows that a rank sends to the experts from a.first on. */
+/* Returns the expert of row i, counted among the rows that one rank sends to experts from a.first on. */
 __device__ __forceinline__ int64_t expert_of(const ArrivalAttr &a, const int64_t *own, int64_t i) {
-    /* the rows of expert `low` begin at or before i, and the rows of expert `high` after i */
+    /* the rows of expert `low` begin at or before row i, and the rows of expert `high` begin after it */
     int64_t low = 0, high = a.experts;
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
@@ -331,8 +332,8 @@ __device__ __forceinline__ int64_t expert_of(const ArrivalAttr &a, const int64_t
     return a.first + low;
 }
 
-/* The blocks with index x process the rows of one rank, which follow the preceding ranks' rows in the part. The last
- * block of the part adds the padding. */
+/* All blocks with the same blockIdx.x process the rows from one rank. In a part, these rows follow the
+ * preceding ranks' rows. The blocks of a part's last rank also add the padding. */
 static __global__ void arrival(Arriving r, DeviceAssert *failure, const char *message) {
     __shared__ int64_t room[32];
     const int64_t rank = blockIdx.x, part = rank % r.attr.etp, thread = blockIdx.y * blockDim.x + threadIdx.x,
@@ -365,14 +366,14 @@ extern "C" void cuda_arrival(const Call *c) {
     const int64_t slices = ceil_div(r.rows, 8 * THREADS);
     const dim3 grid((unsigned)r.ranks, (unsigned)(slices < 1 ? 1 : slices < 16 ? slices : 16));
     arrival<<<grid, THREADS, 0, stream_of(c)>>>(r, cuda_of(c->device)->failure,
-                                                "%lld rows arrive, but there is room for %lld");
+                                                "%lld rows arrive, but there is room for only %lld");
     LAUNCHED();
 }
 
 /* ---- rows ---- */
 
-/* If rows consist of aligned 16-byte vectors, a warp processes a part of a row with DEPTH vectors per lane. Other
- * rows are processed element by element. The results of both methods are bitwise equal. */
+/* If all rows consist of aligned 16-byte vectors, a warp processes a part of a row, with DEPTH vectors per
+ * lane. Other rows are processed element by element. The results of both methods are bitwise equal. */
 
 static bool whole_vectors(const Tensor *a, const Tensor *b) {
     return rows_are_aligned(a) && rows_are_aligned(b);
@@ -430,7 +431,8 @@ static __global__ void permute_elements(const T *x, T *y, const int64_t *copy, i
     }
 }
 
-/* Both ops copy rows from in[0] to out[0]. in[1] selects the rows. */
+/* A kernel of permute or unpermute: reads the rows of in[0] that in[1] selects, and writes the rows of
+ * out[0]. */
 template <typename T>
 using RowMover = void (*)(const T *from, T *to, const int64_t *index, int64_t n, int64_t width,
                           int64_t copies, bool add);
@@ -458,8 +460,8 @@ extern "C" void cuda_permute(const Call *c) {
                        move_rows<T>(c, DEPTH, permute_vectors<T, DEPTH>, permute_elements<T>));
 }
 
-/* Loads the rows of four copies before it uses them: with three blocks per multiprocessor, there are enough
- * registers for these loads. */
+/* The kernel loads the rows of four copies before it uses the first of them. With three blocks per
+ * multiprocessor, there are enough registers for these loads. */
 template <typename T, int DEPTH>
 static __global__ void __launch_bounds__(32 * WARPS, 3)
     unpermute_vectors(const Vec<T, VEC<T>> *y, Vec<T, VEC<T>> *x, const int64_t *row, int64_t tokens,
@@ -526,8 +528,9 @@ extern "C" void cuda_unpermute(const Call *c) {
 
 /* ---- scale ---- */
 
-/* Processes the `left` remaining elements. `whole` is true if all elements exist and are aligned to 16 bytes. The
- * value of `whole` is the same for the entire tensor, so that there is no branch between the loads of a thread. */
+/* Loads one vector of a row in which `left` elements remain. `whole` is true if all vectors of the tensor are
+ * complete and 16-byte aligned. `whole` is constant within a launch, so that there is no branch between the
+ * loads of a thread. */
 template <typename T>
 __device__ __forceinline__ Vec<T, VEC<T>> load_part(const T *p, int64_t left, bool whole) {
     if (whole) return *(const Vec<T, VEC<T>> *)p;
@@ -593,7 +596,8 @@ extern "C" void cuda_scale_rows(const Call *c) {
     if (tensor_count(c->out[0])) STORAGE_SWITCH(c->out[0]->dtype, scale<T>(c));
 }
 
-/* A warp processes one row. dp is a sum over the row, and its order does not depend on the position of the row. */
+/* Each warp processes one row at a time. dp is a sum over the row, in an order that does not depend on the
+ * position of the row. */
 template <typename T>
 static __global__ void scale_rows_grad(const T *dy, const T *x, Cells p, T *dx, Cells dp, int64_t rows,
                                        int64_t width, bool sigmoid, bool add, bool add_dp, bool whole) {

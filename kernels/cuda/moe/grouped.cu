@@ -1,11 +1,11 @@
 /* Computes the ops of kernels/cpu/grouped.c: expert e multiplies its rows [offset[e], offset[e+1]) by its
- * block of the weight. Only the GPU knows the offsets. The number of tiles is sufficient for all possible offsets.
- * Each tile finds its expert, and unused tiles end immediately.
+ * block of the weight. Because only the GPU knows the offsets, the number of tiles is sufficient for all
+ * possible offsets. Each tile finds its expert, and unused tiles end immediately.
  *
- * Tensor cores compute GEMMs of 16-bit operands if rows are multiples of 16 bytes, y and dx have the operands' type,
- * and dw has this type or F32. All other GEMMs, and all GEMMs in batch-invariant mode, are chains of multiply-adds
- * (ordered_gemm.cuh). y is written, with zeros in the rows after the last expert; dx and dw are written or
- * accumulated. */
+ * Tensor cores compute GEMMs of 16-bit operands if rows are multiples of 16 bytes, y and dx have the
+ * operands' type, and dw has the operands' type or F32. All other GEMMs, and all GEMMs in batch-invariant
+ * mode, are chains of multiply-adds (ordered_gemm.cuh). y is written, with zeros in the rows after the last
+ * expert; dx and dw are written or accumulated. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
 #include "kernels/cuda/moe/router.cuh"
 #include "kernels/cuda/moe/tensor_tile.cuh"
@@ -21,16 +21,16 @@ struct Experts {
 
 struct RowTile {
     int64_t expert, first,
-        rows; /* expert: Experts.count for rows after the last expert's rows, or -1 if the tile is not used */
+        rows; /* expert: Experts.count for rows after the last expert's rows; -1 if the tile is unused */
 };
 
-/* Finds tile number `tile`; the tiles of an expert begin at its first row. All threads of the block must call this
- * function. */
+/* Returns the expert and the rows of tile number `tile`. An expert's tiles begin at the expert's first row.
+ * All threads of the block must call this function. */
 static __device__ RowTile find_tile(const Experts &e, int64_t tile, int height) {
     __shared__ int64_t sums[32];
     __shared__ RowTile found;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    int64_t base = 0; /* number of tiles that belong to the experts in previous rounds */
+    int64_t base = 0; /* number of tiles of the experts in previous rounds */
     if (threadIdx.x == 0) found.expert = -1;
     for (int64_t at = 0; at <= e.count; at += blockDim.x) {
         const int64_t i = at + threadIdx.x;
@@ -60,8 +60,8 @@ static __device__ RowTile find_tile(const Experts &e, int64_t tile, int height) 
     return found;
 }
 
-/* Tiles are processed in bands of BAND rows of tiles, column by column in each band. Concurrent blocks therefore read
- * the same few rows and columns, which stay in the L2 cache. */
+/* Orders tiles in bands of BAND rows of tiles, and column by column within a band. Concurrent blocks
+ * therefore read the same few rows and columns, and these stay in the L2 cache. */
 static __device__ __forceinline__ void in_bands(int64_t i, int64_t down, int64_t across, int64_t *row,
                                                 int64_t *column) {
     enum { BAND = 16 };
@@ -78,7 +78,7 @@ struct Biases {
     Cells bias, scale; /* bias.data is NULL if there is no bias; scale.data is NULL if the scale is 1 */
 };
 
-/* Adds an expert's bias to a tile, which begins at row `first` and column `column`. */
+/* Adds an expert's bias to the tile that begins at row `first` and column `column`. */
 static __device__ __forceinline__ void add_biases(float (&sum)[TENSOR_SUMS][4], const Biases &b,
                                                   int64_t first, int64_t column, int64_t rows,
                                                   int64_t columns) {
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void add_biases(float (&sum)[TENSOR_SUMS][4], 
         }
 }
 
-/* Computes y = x w_e^T if w_e is [n,k] (`along`), or y = x w_e if w_e is [k,n], and adds biases. */
+/* If `along`, w_e is [n,k], and y = x w_e^T; otherwise, w_e is [k,n], and y = x w_e. Biases are added. */
 template <typename T, bool along>
 static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
     tensor_rows(const T *x, const T *w, T *y, Experts e, Biases biases, int64_t n, int64_t k, int64_t down,
@@ -133,7 +133,7 @@ static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
 
 enum { ORDERED_TILE = 64 };
 
-/* Computes g, the GEMM of one expert. The weight of an expert has `step` elements. */
+/* Computes g, the GEMM of one expert, for one tile. The weight of each expert has `step` elements. */
 template <typename R>
 static __global__ void __launch_bounds__(ORDERED_THREADS)
     ordered_rows(OrderedGemm g, Experts e, int64_t step, int64_t across) {
@@ -168,7 +168,7 @@ static Experts experts_of(const Call *c) {
     return e;
 }
 
-/* Returns whether tensor cores can multiply two 16-bit operands and store a result of type `to`. */
+/* Returns true if tensor cores can multiply the call's 16-bit operands and store a result of type `to`. */
 static bool on_tensor_cores(const Call *c, int to) {
     const Tensor *a = c->in[0], *b = c->in[1], *out = c->out[0];
     const auto in_units = [](const Tensor *x) { return aligned_16(x->data) && tensor_width(x) % 8 == 0; };
@@ -181,11 +181,11 @@ static unsigned blocks(int64_t tiles) {
     return (unsigned)tiles;
 }
 
-/* Returns a number of tiles that is sufficient for all offsets: each expert, and the rows after the last expert, may
- * begin a partial tile. */
+/* Returns a number of tiles that is sufficient for all offsets: each expert, and the rows after the last
+ * expert's rows, may need one partial tile. */
 static int64_t row_tiles(const Experts &e, int64_t height) { return e.rows / height + e.count + 1; }
 
-/* Returns the biases for a call of grouped_linear. A call of grouped_linear_dgrad has none. */
+/* Returns the biases for a call to grouped_linear. Calls to grouped_linear_dgrad have no biases. */
 static Biases biases_of(const Call *c) {
     const Biases b = {cells(c->in[3]), cells(c->in[4])};
     return b;
@@ -276,7 +276,7 @@ static __device__ __forceinline__ int64_t expert_of(const Experts &e, int64_t ro
     return low;
 }
 
-/* A thread processes one column of one expert. */
+/* Each thread processes one column of one expert. */
 template <typename R>
 static __global__ void bias_gradients(Cells dy, Cells scale, Cells dbias, Experts e, int64_t n, bool add) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, expert = blockIdx.y;
@@ -287,7 +287,7 @@ static __global__ void bias_gradients(Cells dy, Cells scale, Cells dbias, Expert
     dbias.put_or_add(expert * n + i, sum, add);
 }
 
-/* A warp processes one row. */
+/* Each warp processes one row. */
 template <typename R>
 static __global__ void scale_gradients(Cells dy, Cells bias, Cells dscale, Experts e, int64_t n, bool add) {
     WARP_LOOP(row, e.rows) {

@@ -1,6 +1,6 @@
-/* Computes the ops of kernels/cpu/router.c, with one token per warp. Experts and probabilities are bitwise equal to the
- * CPU's, because a choice that depends on the last bit would change the loss curve. probs, expert, scores and bias are
- * written; dlogits and count are written or accumulated. */
+/* Computes the ops of kernels/cpu/router.c, with one token per warp. Experts and probabilities are bitwise
+ * equal to the CPU's, because a selection that depends on the last bit would change the loss curve. probs,
+ * expert, scores and bias are written; dlogits and count are written or accumulated. */
 #include <cooperative_groups.h>
 
 #include "base/philox.h"
@@ -26,7 +26,7 @@ template <typename R> __device__ __forceinline__ void scores(const Router &r, in
     router_scores(r.attr.score, score, r.experts);
 }
 
-/* ---- choice ---- */
+/* ---- selection of experts ---- */
 
 /* Returns the index of the first maximum of n values. As in a sequential loop, the result is 0 if the first value is
  * NaN, and any other NaN is ignored. */
@@ -52,7 +52,7 @@ template <typename R> __device__ __forceinline__ void strike(R *x, int i) {
     __syncwarp();
 }
 
-/* Excludes from `choice` the experts of all groups except the best ones. rest [experts], group [groups]. */
+/* Excludes from `choice` all experts that are not in the best groups. rest [experts], group [groups]. */
 template <typename R> __device__ void limit_groups(const Router &r, R *choice, R *rest, R *group) {
     const int size = (int)(r.experts / r.attr.groups), lane = threadIdx.x % 32;
     for (int i = lane; i < r.experts; i += 32) rest[i] = choice[i];
@@ -78,8 +78,8 @@ template <typename R> __device__ void limit_groups(const Router &r, R *choice, R
     }
 }
 
-/* Finds the topk experts with the largest values, and returns them in ascending order. picked [topk], expert
- * [topk]. */
+/* Finds the k experts with the largest values, and writes them in ascending order to expert [k]. picked [k]
+ * is scratch memory. */
 template <typename R> __device__ void choose(int n, int k, R *choice, int *picked, int *expert) {
     const int lane = threadIdx.x % 32;
     for (int j = 0; j < k; j++) {
@@ -98,7 +98,7 @@ template <typename R> __device__ void choose(int n, int k, R *choice, int *picke
 
 /* ---- softmax over a band of experts ---- */
 
-/* Computes the same values as kernels/cpu/router.c, in every lane. */
+/* Returns the same expert, and computes the same shares, as choose_in_band in kernels/cpu/router.c. */
 template <typename R> __device__ int choose_in_band(const Router &r, R *rest, R *share) {
     const int n = r.experts, best = first_largest(rest, n), lane = threadIdx.x % 32;
     const R top = rest[best];
@@ -182,8 +182,8 @@ extern "C" void cuda_route(const Call *c) {
     LAUNCHED();
 }
 
-/* Computes ds of the chosen experts from dprobs. Returns the sum of ds weighted by s. Every lane computes all
- * sums. */
+/* Computes ds of the selected experts from dprobs. Returns the sum of ds weighted by s. Every lane computes
+ * all sums. */
 template <typename R>
 __device__ __forceinline__ R score_grad(const Router &r, const Cells &dprobs, int64_t at, const R *s, R *ds) {
     const int k = r.topk;
@@ -225,7 +225,7 @@ static __global__ void route_grad(Router r, Cells dprobs, Cells probs, const int
             __syncwarp();
         }
         for (int j = lane; j < k && kind != ROUTER_SPARSEMIXER;
-             j += 32) /* an expert that was chosen twice (because all others are -inf) counts once */
+             j += 32) /* an expert that was selected twice (because all others are -inf) is processed once */
             if (j == k - 1 || own[j + 1] != own[j])
                 ds[own[j]] = kind == ROUTER_TOPK_SOFTMAX ? chosen[j] * (dchosen[j] - weighted) : dchosen[j];
         __syncwarp();
@@ -274,8 +274,8 @@ extern "C" void cuda_random_logits(const Call *c) {
 
 /* ---- counts ---- */
 
-/* Counts the choices of each sample, or of all samples. Blocks of positions have integer counts, which are then
- * added. */
+/* Counts how often each expert is selected in each sample, or in all samples. Integer counts of parts of the
+ * positions are computed first, and then added. */
 typedef struct Count {
     const int64_t *expert;
     int64_t positions, stride, groups; /* position p of group g is row p * stride + g */
@@ -343,7 +343,8 @@ extern "C" void cuda_expert_count(const Call *c) {
     if (!tensor_count(count)) return;
     int *part = (int *)cuda_scratch(c->device, cuda_plans_expert_count(c));
     count_choices<<<(unsigned)(n.groups * n.parts), THREADS, shared, stream_of(c)>>>(
-        n, part, cuda_of(c->device)->failure, "choice %lld names expert %lld, which does not exist");
+        n, part, cuda_of(c->device)->failure,
+        "expert_count: copy %lld is for expert %lld, which does not exist");
     LAUNCHED();
     sum_choices<<<grid_for(c, n.groups * n.experts, THREADS), THREADS, 0, stream_of(c)>>>(
         n, part, data_of<double>(count), accumulates(count));
@@ -354,7 +355,7 @@ extern "C" void cuda_expert_count(const Call *c) {
 template <typename R>
 static __global__ void expert_bias(Cells bias, const double *count, Cells out, int64_t n, double rate) {
     __shared__ double room[32];
-    double sum = 0; /* a sum of integers, which is exact */
+    double sum = 0; /* exact, because the summands are integers */
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += count[i];
     const double mean = block_sum(sum, room) / (double)n;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
@@ -374,8 +375,8 @@ extern "C" void cuda_expert_bias(const Call *c) {
 
 /* ---- quantiles ---- */
 
-/* Computes, for each token, the largest biased logit among the experts that it does not choose. A warp processes one
- * token. */
+/* Computes, for each token, the largest biased logit among the experts that the token does not select. Each
+ * warp processes one token at a time. */
 template <typename R>
 static __global__ void thresholds(Cells logits, Cells bias, int64_t tokens, int n, int topk, R *threshold,
                                   size_t bytes) {
@@ -390,7 +391,7 @@ static __global__ void thresholds(Cells logits, Cells bias, int64_t tokens, int 
     }
 }
 
-/* Maps numbers to unsigned integers with the same order. */
+/* Maps numbers to unsigned integers in the same order. */
 __device__ __forceinline__ uint32_t ordered(float x) {
     const uint32_t u = __float_as_uint(x);
     return u ^ (u >> 31 ? 0xffffffffu : 0x80000000u);
@@ -406,8 +407,8 @@ __device__ __forceinline__ double unordered(uint64_t u) {
     return __longlong_as_double((long long)(u ^ (u >> 63 ? (uint64_t)1 << 63 : ~(uint64_t)0)));
 }
 
-/* Each block finds, for one expert, the rank-th largest difference between logit and threshold, counting from 0. Each
- * pass determines 8 bits of it. */
+/* For one expert, each block finds the rank-th largest difference between logit and threshold, counting from
+ * 0. Each pass determines 8 bits of this difference. */
 template <typename R>
 static __global__ void quantiles(Cells logits, const R *threshold, int64_t tokens, int n, int64_t rank,
                                  double *out) {
@@ -474,13 +475,14 @@ extern "C" void cuda_quantile_bias(const Call *c) {
 
 /* ---- sinkhorn ---- */
 
-/* The number of iterations depends on the values, so cooperative blocks run the entire loop. */
+/* The number of iterations depends on the values, so a cooperative kernel runs the entire loop. */
 typedef struct Sinkhorn {
     Cells logits, scores;
     int64_t tokens;
     int experts;
-    /* d0 is [tokens]. part is [2, blocks, experts], and contains the sums of blocks. The kernel reads one half of part
-     * while it writes the other half. */
+    /* d0 is [tokens]. part is [2, blocks, experts] and contains the blocks' sums. The iterations use the two
+     * halves of part alternately, because slow blocks may still read one half while fast blocks write the
+     * other. */
     double *d0, *part;
 } Sinkhorn;
 
@@ -491,8 +493,8 @@ static int64_t sinkhorn_blocks(int64_t tokens) {
     return want < SINKHORN_BLOCKS ? want : SINKHORN_BLOCKS;
 }
 
-/* Computes the new scales of the experts from the sums of all blocks. Returns this thread's part of the mean change
- * of the scales. */
+/* Computes the experts' new scales from the sums of all blocks. Returns this thread's contribution to the
+ * mean change of the scales. */
 __device__ __forceinline__ double rescale(const Sinkhorn &s, const double *part, double *d1) {
     double change = 0;
     for (int i = threadIdx.x; i < s.experts; i += blockDim.x) {

@@ -1,6 +1,7 @@
-/* Code that the kernels of MoE layers share: the distribution of work to warps, and the scores of a router. Functions
- * for scores process one token per warp, whose experts are in shared memory. All lanes must call these functions.
- * Every lane computes the full sums over experts, in the order of kernels/cpu/router.h. */
+/* Code that the kernels of MoE layers share: the distribution of work to warps, and the scores of a router.
+ * Functions for scores process one token per warp, and keep the values of the token's experts in shared
+ * memory. All lanes must call these functions. Every lane computes the full sums over experts, in the order
+ * of kernels/cpu/router.h. */
 #pragma once
 
 #include "kernels/cuda/vector_math.cuh"
@@ -13,10 +14,10 @@ enum { WARPS = 8, SHARED = 40 << 10 };
     for (int64_t i = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < (n);                    \
          i += (int64_t)gridDim.x * (blockDim.x / 32))
 
-/* Returns the number of warps in a block. A block needs `whole` bytes of shared memory, and `bytes` more for each
- * warp's experts. */
+/* Returns the number of warps per block. A block needs `whole` bytes of shared memory, plus `bytes` for the
+ * experts of each warp. */
 static inline int warps_that_fit(int64_t experts, size_t whole, size_t bytes) {
-    CHECK(whole + bytes <= SHARED, "%lld experts need %zu bytes of shared memory, but there are %d",
+    CHECK(whole + bytes <= SHARED, "%lld experts need %zu bytes of shared memory, but at most %d can be used",
           (long long)experts, whole + bytes, SHARED);
     const size_t fit = (SHARED - whole) / bytes;
     return (int)(fit < WARPS ? fit : WARPS);
@@ -28,7 +29,8 @@ template <typename R> __device__ __forceinline__ R *router_room(size_t bytes) {
     extern __shared__ __align__(16) unsigned char router_shared[];
     return (R *)(router_shared + threadIdx.x / 32 * bytes);
 }
-/* Replaces x with exp(x - max), and returns the sum of the results. */
+/* Replaces each element of x with exp(element - max), and returns the sum of the results. *max becomes the
+ * maximum of x. */
 template <typename R> __device__ __forceinline__ R router_exp_sum(R *x, int n, R *max) {
     const int lane = threadIdx.x % 32;
     R most = (R)-INFINITY, sum = 0;
@@ -56,7 +58,7 @@ __device__ __forceinline__ void router_load(const Cells &logits, int64_t at, int
     __syncwarp();
 }
 
-/* Replaces the logits x with the values that determine the choice of experts. */
+/* Replaces the logits x with the scores by which experts are selected. */
 template <typename R> __device__ __forceinline__ void router_scores(RouterScore kind, R *x, int n) {
     if (kind == ROUTER_SOFTMAX) return router_softmax(x, n);
     if (kind == ROUTER_TOPK_SOFTMAX || kind == ROUTER_SPARSEMIXER) return;
@@ -65,7 +67,7 @@ template <typename R> __device__ __forceinline__ void router_scores(RouterScore 
     __syncwarp();
 }
 
-/* Returns whether the scores of the chosen experts are divided by their sum. */
+/* Returns true if the selected experts' scores are divided by their sum. */
 __device__ __forceinline__ bool router_normalises(RouterScore kind) {
     return kind == ROUTER_SIGMOID || kind == ROUTER_SQRTSOFTPLUS;
 }

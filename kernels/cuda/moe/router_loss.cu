@@ -1,5 +1,5 @@
-/* Computes the ops of kernels/cpu/router_loss.c, with one token per warp. The sums over blocks of tokens are added in
- * double. loss is written; dlogits is written or accumulated. */
+/* Computes the ops of kernels/cpu/router_loss.c, with one token per warp. The sums of the thread blocks are
+ * added in double. loss is written; dlogits is written or accumulated. */
 #include "kernels/cuda/moe/router.cuh"
 
 enum { THREADS = 256, PARTS = 1024 };
@@ -7,7 +7,7 @@ enum { THREADS = 256, PARTS = 1024 };
 typedef struct Loss {
     Cells logits;
     const double *count,
-        *share; /* [groups, experts]: f times the coefficient of a probability in the loss; NULL for z */
+        *share; /* [groups, experts]: the coefficient of each probability in the loss; NULL for the z loss */
     int64_t tokens, groups, samples;
     double all_tokens;
     int experts;
@@ -33,11 +33,11 @@ static size_t share_bytes(const Tensor *count) {
     return count ? router_bytes((size_t)tensor_count(count) * sizeof(double)) : 0;
 }
 
-/* One block processes one group. */
+/* Each block processes one group (all samples, or one sample). */
 static __global__ void shares(Loss l, double *share) {
     __shared__ double room[32];
     const int64_t from = (int64_t)blockIdx.x * l.experts;
-    double sum = 0; /* a sum of integers, which is exact */
+    double sum = 0; /* exact, because the summands are integers */
     for (int e = threadIdx.x; e < l.experts; e += blockDim.x) sum += l.count[from + e];
     sum = block_sum(sum, room);
     for (int e = threadIdx.x; e < l.experts; e += blockDim.x)
@@ -55,7 +55,7 @@ __device__ __forceinline__ const double *share_of(const Loss &l, int64_t token) 
     return l.share + (l.groups > 1 ? token % l.samples * l.experts : 0);
 }
 
-/* Computes the probabilities in p. Returns their sum before normalization, or 1 for a softmax. */
+/* Writes the probabilities to p. Returns their sum before normalization, or 1 for a softmax. */
 template <typename R> __device__ __forceinline__ R probabilities(const Loss &l, int64_t token, R *p) {
     router_load(l.logits, token * l.experts, l.experts, p);
     if (!router_normalises(l.score)) {
@@ -72,7 +72,8 @@ template <typename R> __device__ __forceinline__ R probabilities(const Loss &l, 
     return sum;
 }
 
-/* Replaces p with exp(logits - max). *sum becomes the sum of these values. */
+/* Returns the logsumexp of the token's logits. p becomes exp(logits - max), and *sum becomes the sum of these
+ * values. */
 template <typename R> __device__ __forceinline__ R logsumexp(const Loss &l, int64_t token, R *p, R *sum) {
     R max;
     router_load(l.logits, token * l.experts, l.experts, p);
@@ -132,14 +133,15 @@ extern "C" void cuda_router_loss(const Call *c) {
 
 /* ---- gradient ---- */
 
-/* The gradient of a logit is (its expert's share - the mean share) * the slope. */
+/* The gradient of a logit is (the expert's share - the mean share) * slope * dloss. The mean is weighted by
+ * the probabilities. */
 template <typename R>
 __device__ __forceinline__ void balance_grad(const Loss &l, int64_t t, double dloss, R *p,
                                              const Cells &dlogits, bool add) {
     const double *share = share_of(l, t);
     const R sum = probabilities(l, t, p);
-    /* `mean` is over all experts, and every lane computes it. The rounding error of the mean matters if the shares are
-     * nearly equal. */
+    /* Every lane computes the mean over all experts. The mean is a double, because its rounding error matters
+     * if the shares are nearly equal. */
     double mean = 0;
 #pragma unroll 4
     for (int e = 0; e < l.experts; e++) mean += share[e] * (double)p[e];

@@ -1,8 +1,9 @@
-/* Multiplies 16-bit matrices on tensor cores with sums in F32. A block of TENSOR_THREADS threads computes a tile of
- * TENSOR_TILE x TENSOR_TILE elements. cp.async copies operands to shared memory; TENSOR_STAGES slices of TENSOR_DEPTH
- * terms are in flight. Rows have 128 bytes; their 16-byte units are permuted by the row number (PTX ISA: 128-byte
- * swizzle), so that copies, and reads of eight rows at a time, have no bank conflicts. Slices are multiplied by wgmma
- * (warpgroups) on sm_90a, and by mma (warps) on other architectures. */
+/* Multiplies 16-bit matrices on tensor cores, with accumulators in F32. A block of TENSOR_THREADS threads
+ * computes a tile of TENSOR_TILE x TENSOR_TILE elements. cp.async copies operands to shared memory, which
+ * holds TENSOR_STAGES slices of TENSOR_DEPTH terms. Rows in shared memory have 128 bytes; their 16-byte units
+ * are permuted by the row number (PTX ISA: 128-byte swizzle), so that neither copies nor reads of eight rows
+ * at a time have bank conflicts. Slices are multiplied by wgmma (warpgroups) on sm_90a, and by mma (warps) on
+ * other architectures. */
 #pragma once
 
 #include "kernels/cuda/mma.cuh"
@@ -17,23 +18,23 @@ enum {
     TENSOR_SLICE = TENSOR_TILE * TENSOR_DEPTH * 2, /* in bytes */
     /* bytes of dynamic shared memory; two blocks fit on a multiprocessor */
     TENSOR_ROOM = 2 * TENSOR_STAGES * TENSOR_SLICE + 1024,
-    /* number of groups of four sums per thread */
+    /* number of groups of four accumulators per thread */
     TENSOR_SUMS = TENSOR_TILE * TENSOR_TILE / TENSOR_THREADS / 4,
 };
 
 /* One operand, beginning at the tile's first line (a row or column of c). */
 template <typename T> struct TensorSide {
     const T *at;
-    /* The number of elements between consecutive lines if `along` (terms are contiguous), otherwise between
-     * consecutive terms. */
+    /* The number of elements between consecutive lines if `along` (a line's terms are contiguous), otherwise
+     * between consecutive terms. */
     int64_t pitch;
     int64_t lines; /* number of lines */
 };
 
 /* ---- shared memory ---- */
 
-/* Returns the byte offset, in a slice, of the 16-byte unit that begins with this element. If not `along`, 64 lines are
- * adjacent, and the next 64 lines follow after all terms. */
+/* Returns the byte offset in a slice of the 16-byte unit that begins with this element. If `along` is false,
+ * the elements of 64 lines are adjacent for each term, and the next 64 lines follow after all terms. */
 template <bool along> __host__ __device__ __forceinline__ uint32_t tensor_place(int line, int term) {
     return along ? line * 128 + ((term / 8 ^ line % 8) * 16)
                  : line / 64 * (TENSOR_DEPTH * 128) + term * 128 + ((line / 8 % 8 ^ term % 8) * 16);
@@ -44,15 +45,15 @@ template <int pending> __device__ __forceinline__ void copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* A thread's part of the copy of one operand: units of 4 lines or terms, at intervals of STEP. */
+/* A thread's part of the copy of one operand: COUNT units of 16 bytes, in lines or terms at intervals of
+ * STEP. */
 template <typename T, bool along> struct TensorCopy {
     static constexpr int UNITS = TENSOR_DEPTH / 8, ACROSS = along ? UNITS : TENSOR_TILE / 8;
     static constexpr int STEP = TENSOR_THREADS / ACROSS, COUNT = TENSOR_SLICE / 16 / TENSOR_THREADS;
     const T *from;
     int64_t pitch;
     int down, unit,
-        lines; /* down: the first line if `along`, otherwise the first term; unit: the first element in the
-                  other dimension */
+        lines; /* down: first line if `along`, else first term; unit: first element in the other dimension */
     uint32_t to;
 
     __device__ __forceinline__ explicit TensorCopy(const TensorSide<T> &x) {
@@ -62,7 +63,8 @@ template <typename T, bool along> struct TensorCopy {
         pitch = x.pitch;
         to = along ? tensor_place<true>(down, unit) : tensor_place<false>(unit, down);
     }
-    /* Copies the next slice. `terms` terms are left. Elements after the last term or the last line become 0. */
+    /* Copies the next slice of an operand in which `terms` terms are left. Elements after the last term or
+     * the last line become 0. */
     __device__ __forceinline__ void slice(uint32_t tile, int64_t terms) {
 #pragma unroll
         for (int q = 0; q < COUNT; q++) {
@@ -78,8 +80,9 @@ template <typename T, bool along> struct TensorCopy {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* Returns a matrix descriptor for wgmma (PTX ISA). The descriptor contains the address, the distance between groups
- * of 64 lines (if not `along`) and between groups of 8 rows, all in units of 16 bytes. The swizzle spans 128 bytes. */
+/* Returns a matrix descriptor for wgmma (PTX ISA). The descriptor contains the address, the distance between
+ * groups of 64 lines (only used if `along` is false) and the distance between groups of 8 rows, all in units
+ * of 16 bytes. The swizzle spans 128 bytes. */
 template <bool along> __device__ __forceinline__ uint64_t tensor_matrix(uint32_t at) {
     const uint64_t leading = along ? 1 : TENSOR_DEPTH * 128 / 16, stride = 8 * 128 / 16;
     return (uint64_t)(at >> 4 & 0x3fff) | leading << 16 | stride << 32 | (uint64_t)1 << 62;
@@ -108,8 +111,8 @@ __device__ __forceinline__ void multiply_16(float (&sum)[TENSOR_SUMS][4], uint64
 template <typename T, bool a_along, bool b_along>
 __device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uint32_t a, uint32_t b) {
     a += threadIdx.x / 128 * tensor_place<a_along>(64, 0);
-    /* The sums are operands of this statement, so that the compiler does not move accesses to them into the
-     * multiplication. */
+    /* The accumulators are operands of this statement, so that the compiler does not move accesses to them
+     * into the multiplication. */
     asm volatile("wgmma.fence.sync.aligned;" : SUMS_4(0), SUMS_4(4), SUMS_4(8), SUMS_4(12)::"memory");
 #pragma unroll
     for (int term = 0; term < TENSOR_DEPTH; term += 16)
@@ -122,7 +125,7 @@ __device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uin
 /* Makes this thread's copies visible to wgmma after the next barrier. */
 __device__ __forceinline__ void publish_copies(void) { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-/* Returns the row to which sums 0 and 1 of four sums belong. Sums 2 and 3 are eight rows below. */
+/* Returns the row of accumulators 0 and 1 in a group of four. Accumulators 2 and 3 are eight rows below. */
 __device__ __forceinline__ int tensor_row(int) { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
 __device__ __forceinline__ int tensor_column(int q) { return q * 8 + threadIdx.x % 4 * 2; }
 
@@ -135,8 +138,9 @@ template <bool along> __device__ __forceinline__ void read_matrices(uint32_t (&x
         load_transposed(x, at);
 }
 
-/* Eight warps compute 64 x 32 elements each. Returns the place of the 16 bytes whose address this lane passes to
- * ldmatrix: a row of the 8 x 8 matrix that begins 8 * lower lines and 8 * later terms after (line, term). */
+/* Each of eight warps computes 64 x 32 elements. Returns the offset of the 16 bytes whose address this lane
+ * passes to ldmatrix: a row of the 8 x 8 matrix that begins 8 * lower lines and 8 * later terms after (line,
+ * term). */
 template <bool along>
 __device__ __forceinline__ uint32_t lane_place(int line, int term, int lower, int later) {
     const int row = threadIdx.x % 8;
@@ -166,7 +170,7 @@ __device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uin
 
 __device__ __forceinline__ void publish_copies(void) {}
 
-/* Returns the row to which sums 0 and 1 of four sums belong. Sums 2 and 3 are eight rows below. */
+/* Returns the row of accumulators 0 and 1 in a group of four. Accumulators 2 and 3 are eight rows below. */
 __device__ __forceinline__ int tensor_row(int q) {
     return threadIdx.x / 128 * 64 + q / 4 * 16 + threadIdx.x % 32 / 4;
 }
@@ -178,7 +182,8 @@ __device__ __forceinline__ int tensor_column(int q) {
 
 /* ---- the tile ---- */
 
-/* Computes sum += a b over k terms. The number of contiguous lines or terms is a multiple of eight. */
+/* Computes sum += a b over k terms. In each operand, the size of the contiguous dimension must be a multiple
+ * of eight. */
 template <typename T, bool a_along, bool b_along>
 __device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const TensorSide<T> &a,
                                             const TensorSide<T> &b, int64_t k) {
@@ -186,7 +191,7 @@ __device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const 
     const uint32_t base = (shared_address(room) + 1023) / 1024 * 1024;
     TensorCopy<T, a_along> left(a);
     TensorCopy<T, b_along> right(b);
-    int64_t ahead = k; /* number of terms whose copy has not begun */
+    int64_t ahead = k; /* number of terms whose copies have not begun */
     int next = 0;      /* the stage of the next copy */
     const auto after = [](int stage) { return stage + 1 == TENSOR_STAGES ? 0 : stage + 1; };
     const auto fetch = [&]() {
@@ -201,7 +206,7 @@ __device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const 
     while (ahead + (TENSOR_STAGES - 1) * TENSOR_DEPTH > 0) {
         copies_wait<TENSOR_STAGES - 2>();
         publish_copies();
-        __syncthreads(); /* the slice has arrived, and no thread reads the previous one any more */
+        __syncthreads(); /* the slice has arrived, and no thread reads the previous slice any more */
         const uint32_t at = base + 2 * TENSOR_SLICE * after(next);
         fetch();
         multiply_slice<T, a_along, b_along>(sum, at, at + TENSOR_SLICE);
@@ -220,8 +225,8 @@ template <typename Y> __device__ __forceinline__ void put_pair(Y *y, float a, fl
     *to = pair;
 }
 
-/* Stores the tile at the first element of c [lines,n], where n is even. Only existing lines and columns are
- * stored. */
+/* Stores the tile in c [lines,n], beginning at c's first element. n must be even. Only existing lines and
+ * columns are stored. */
 template <typename Y>
 __device__ __forceinline__ void tensor_put(const float (&sum)[TENSOR_SUMS][4], Y *c, int64_t n, int64_t lines,
                                            int64_t columns, bool add) {
