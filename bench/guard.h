@@ -1,4 +1,4 @@
-/* A check that can end a benchmark before it measures. */
+/* A check that can end a benchmark before the measurement begins. */
 #pragma once
 
 #include "base/err.h"

@@ -25,7 +25,7 @@ typedef struct Rank {
     char *in, *out; /* device buffers of `most` bytes each */
     bool prints;
     json_t *rows;
-    int64_t wrong;              /* the sum over the ranks */
+    int64_t wrong;              /* number of wrong elements, summed over the ranks */
     double best[N_COLLECTIVES]; /* the highest bus bandwidth of each collective in GB/s, or 0 */
 } Rank;
 

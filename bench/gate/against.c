@@ -1,4 +1,5 @@
-/* Compares this program with a second one: runs the two in pairs, and alternates which of them is first. */
+/* Compares this program with a second one: runs the programs in pairs, and alternates which program runs
+ * first. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,7 +99,7 @@ static Err run_pairs(Gate *g, const Measurer *ours, const Measurer *theirs, cons
 
 Err gate_run_against(Gate *g, char **argv, const char *more) {
     const char *other = g->options->against;
-    if (!is_on_the_line(argv)) /* otherwise each process would read the option and start two more processes */
+    if (!is_on_the_line(argv)) /* otherwise, each started process would start two more */
         return err_user("--against must be given on the command line, not in a file");
     const Measurer ours = {"/proc/self/exe", "isotron", g->bench, argv, OWN},
                    theirs = {other, other, g->bench, argv, OWN};

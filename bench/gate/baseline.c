@@ -46,8 +46,9 @@ static int64_t read_samples(const ResultRow *row, double **out) {
     return n;
 }
 
-/* If each interval misses its median with at most half of the allowed probability, both intervals contain their medians
- * with the required probability. The ratio of the medians is then between the quotients of opposite ends. */
+/* If each interval misses its median with at most half of the allowed probability, both intervals contain
+ * their medians with the required probability. The ratio of the medians is then between the quotients of
+ * opposite interval bounds. */
 static void judge_row(const Gate *g, const ResultRow *ours, const ResultRow *theirs, GateRow *row) {
     double *x, *y;
     Interval a, b;

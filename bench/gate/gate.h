@@ -6,9 +6,9 @@
  *   REGRESS     the entire interval is above the limit
  *   INCONCLUSIVE the interval contains the limit, or there are too few samples
  *
- * The probability that the interval of any row (statistics.h) misses the true median is at most 5 % (Bonferroni). A
- * wrong PASS and a wrong REGRESS each have a probability of at most 2.5 %. A measurement is never repeated because of
- * its verdict.
+ * The probability that the interval of any row (statistics.h) misses the true median is at most 5 %
+ * (Bonferroni). A wrong PASS and a wrong REGRESS each have a probability of at most 2.5 %. A measurement is
+ * never repeated on account of a verdict.
  *
  * --against PROGRAM runs both programs alternately as processes, in the order A B B A, so that slow changes of the
  * machine affect both programs equally. A sample is the ratio of the two processes' medians in a pair. --baseline FILE
@@ -64,8 +64,8 @@ Err gate_check_facts(Gate *, const json_t *facts);
 /* Judges a result and takes ownership of it. If the machine or work differs from the baseline's, the error
  * names the difference. Appends notes. */
 Err gate_judge_baseline(Gate *, json_t *result, Str *notes);
-/* Runs `bench <bench> argv...` with both programs alternately. Omits the gate's options, and adds the options in
- * `more`, which may be NULL. Prints the result of each pair. */
+/* Runs `bench <bench> argv...` with both programs alternately. Omits the gate's options. If `more` is not
+ * NULL, adds the options in `more`. Prints the result of each pair. */
 Err gate_run_against(Gate *, char **argv, const char *more);
 
 /* Checks that both results have the same machine and work; the error names the first difference. `early` means that

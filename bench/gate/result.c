@@ -80,7 +80,7 @@ static int count_words(char *const *words) {
     return n;
 }
 
-/* Returns {program, "bench", name, words..., more..., "--json", path, NULL}, which the caller frees. */
+/* Returns {program, "bench", name, words..., more..., "--json", path, NULL}. The caller frees the list. */
 static char **words_of(const Measurer *m, char *const *more, char *path) {
     enum { OTHERS = 6 };
     const int given = count_words(m->words);

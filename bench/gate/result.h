@@ -25,13 +25,13 @@ typedef struct Result {
     int64_t n;
 } Result;
 
-/* Parses a result. `path` must outlive it. The caller must call result_free, even after an error. */
+/* Parses a result. `path` must outlive the result. The caller must call result_free, even after an error. */
 Err result_parse(const char *path, const char *text, size_t n, Result *out);
-/* Like result_parse, for a file that has already been parsed. Takes ownership of the JSON. */
+/* Like result_parse, except that the JSON has already been parsed. Takes ownership of the JSON. */
 Err result_take(const char *path, json_t *, Result *out);
 void result_free(Result *);
 
-/* A process that measures: it runs `PROGRAM bench NAME words... --json FILE`. */
+/* A process that measures by running `PROGRAM bench NAME words... --json FILE`. */
 typedef struct Measurer {
     const char *program, *name; /* path of the executable, and its name in messages */
     const char *bench;
@@ -47,5 +47,6 @@ Err result_measure(const Measurer *, char *const *more, Result *out);
 bool result_name(const json_t *row, char name[RESULT_NAME]);
 /* Returns the row with this name, or NULL if there is none. */
 const ResultRow *result_find(const Result *, const char *name);
-/* Returns a string of the result's provenance, such as "commit", or "unknown" if it is missing. */
+/* Returns the value of a provenance string, such as "commit", or "unknown" if the result does not contain
+ * this string. */
 const char *result_fact(const Result *, const char *name);

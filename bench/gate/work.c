@@ -1,4 +1,4 @@
-/* Compares the machine and the work of two results by the properties that both state. */
+/* Compares the machine and the work of two results by the properties that both results state. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,8 @@ static Err differs(const Gate *g, const char *of, const char *name, const json_t
 
 static const struct {
     const char *name;
-    /* true if every version writes this property; false if only versions whose gate compares it write it */
+    /* true if every version writes this property; false if only versions whose gate compares this property
+     * write it */
     bool always;
 } FACTS_OF_WORK[] = {
     {"device", true},
@@ -75,8 +76,8 @@ static Err check_facts(const Gate *g, bool early) {
 
 /* ---- options of a step ---- */
 
-/* Returns the value of an option. The member "model" contains only the options that were given. "options" contains all
- * options, but files from earlier versions lack it. */
+/* Returns the value of an option. The member "model" contains only the options that were given. "options"
+ * contains all options, but files from earlier versions have no member "options". */
 static const json_t *option(const Result *r, const char *name, bool *given) {
     const json_t *value = json_object_get(json_object_get(r->json, "model"), name);
     *given = value != NULL;
@@ -143,7 +144,7 @@ Err gate_check_work(const Gate *g, bool early) {
     return ERR_OK;
 }
 
-/* ---- what may differ ---- */
+/* ---- permitted differences ---- */
 
 void gate_note_differences(const Gate *g, Str *notes) {
     static const char *const MAY[] = {"compiler", "flags", "blas", "blas_core"};

@@ -29,7 +29,7 @@ typedef struct Curve {
     int64_t n_gaps, tokens;    /* tokens: number of tokens in all rounds */
     double *median[TIMES];     /* [rounds]: each round's medians, and the round's time */
     double *engine;            /* [rounds]: the time for the same requests without HTTP */
-    double *scheduler, *http;  /* [rounds]: their shares of the round's time */
+    double *scheduler, *http;  /* [rounds]: the scheduler's and HTTP's shares of the round's time */
 } Curve;
 
 /* A server and its clients, on rank 0. */
@@ -64,7 +64,7 @@ static void add(const Stage *x, int64_t id, const int32_t *prompt, int64_t fresh
     CHECK(!e.code, "%s", e.msg); /* the lengths have been checked, and the engine has enough pages */
 }
 
-/* Generates the requests, `each` per client, as if the clients had no connections. Returns the time. */
+/* Generates the requests, `each` per client, as if the clients had no connections. Returns the time in ns. */
 static int64_t run_alone(const Stage *x, const int32_t *prompts, int64_t each) {
     const int64_t prompt = x->session->options->prompt, fresh = x->session->options->fresh;
     Alone a = {.ended = mem_zero((size_t)x->clients, sizeof *a.ended)};
@@ -81,8 +81,8 @@ static int64_t run_alone(const Stage *x, const int32_t *prompts, int64_t each) {
     return a.last - start;
 }
 
-/* Runs passes with each number of requests, so that CUDA graphs are captured before the first round. The requests have
- * the same prompt, whose pages they share, and end one after the other. */
+/* Runs passes with each number of requests, so that CUDA graphs are captured before the first round. All
+ * requests have the same prompt, so they share its pages. The requests end one after the other. */
 static void warm_up(const Stage *x) {
     const int64_t fresh = x->session->options->fresh, n = x->clients;
     int32_t *prompt = mem_alloc((size_t)x->session->options->prompt * sizeof *prompt);
@@ -145,7 +145,8 @@ static void take_load(Curve *c, int64_t round, const Load *l) {
     for (int64_t i = 0; i < c->requests; i++) {
         const LoadRequest *r = &l->requests[i];
         of[TTFT][i] = (double)(r->first - r->sent);
-        /* Several tokens can arrive at the same time, but the gate divides by the median. */
+        /* Several tokens can arrive at the same time, but the gate divides by the median, so the time must
+         * not be 0. */
         of[TPOT][i] = (double)larger(r->last - r->first, 1) / (double)(l->tokens - 1);
         of[LATENCY][i] = (double)(r->last - r->sent);
         c->tokens += r->tokens;
@@ -177,8 +178,8 @@ static void alone_round(const Stage *x, Curve *c, int64_t round, const int32_t *
     c->scheduler[round] = 1 - (double)(fleet_counts(x->fleet).model_ns - before) / c->engine[round];
 }
 
-/* Generates requests with and without HTTP, in alternating order. No prompt occurs twice, because the engine would not
- * compute it again. */
+/* Generates requests with and without HTTP, in alternating order. No prompt occurs twice, because the engine
+ * would reuse the first computation of the prompt. */
 static Err run_round(const Stage *x, Curve *c, int64_t round) {
     const int64_t length = x->session->options->prompt;
     int32_t *prompts = mem_alloc((size_t)(c->requests * length) * sizeof *prompts);

@@ -129,8 +129,8 @@ static void count_work(Session *s) {
     }
 }
 
-/* Returns how many bytes this rank reads in a pass that generates one token for each request, once half of the new
- * tokens have been generated. The estimate assumes that each token chooses its experts independently. */
+/* Returns how many bytes this rank reads in a pass that generates one token for each request, once half of
+ * the new tokens have been generated. The estimate assumes that each token is routed independently. */
 static double pass_bytes(const Session *s, int64_t requests) {
     const Config *c = s->config;
     const double rows = (double)requests * ((double)s->options->prompt + (double)s->options->fresh / 2),
@@ -264,8 +264,8 @@ static Err measure(Session *s) {
     return ERR_OK;
 }
 
-/* Measures the roofs on a newly opened device, after the model's memory has been freed. All ranks measure at the same
- * time. */
+/* Measures the roofline limits on a newly opened device, after the model's memory has been freed. All ranks
+ * measure at the same time. */
 static Err measure_roofs(Session *s) {
     Device *d;
     const DeviceSpec spec = rank_device_spec(s->config, s->comm);

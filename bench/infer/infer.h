@@ -1,7 +1,7 @@
-/* Measures generation with random parameters and prompts: the engine (infer/engine.h), for numbers of requests that
- * arrive together, and the HTTP server (server/http.h), for numbers of clients that wait for their answers. The roof of
- * generation is the rate at which a rank reads memory, because each pass reads all weights, and the keys and values of
- * all requests. */
+/* Measures generation with random parameters and prompts: the engine (infer/engine.h), for numbers of
+ * requests that arrive together, and the HTTP server (server/http.h), for numbers of clients that wait for
+ * their answers. The roofline limit of generation is the rate at which a rank reads memory, because each pass
+ * reads all weights, and the keys and values of all requests. */
 #pragma once
 
 #include "bench/guard.h"
@@ -15,11 +15,11 @@ typedef struct BenchInfer {
     int64_t each;          /* number of requests that each client sends in a round */
     int64_t prompt, fresh; /* number of tokens in a prompt, and number of tokens to generate */
     int64_t rounds;        /* number of rounds per row; results are medians over the rounds */
-    bool alone;            /* whether the roofs of `requests` are also measured */
+    bool alone;            /* whether the roofline limits for `requests` are also measured */
     const char *json;      /* file for the results, or NULL */
 } BenchInfer;
 
-/* Prints the results. Runs all ranks of this process. Every process of a run must call it. The guard may be NULL, and
- * is called on rank 0. In rank 0's process, *result receives the contents of the --json file unless there is an error.
- * The result pointer may be NULL. */
+/* Prints the results. Runs all ranks of this process. Every process of a run must call this function. The
+ * guard may be NULL, and is called on rank 0. In rank 0's process, *result receives the contents of the
+ * --json file unless there is an error. The result pointer may be NULL. */
 Err bench_infer(const Config *, const BenchInfer *, const BenchGuard *, struct json_t **result);

@@ -64,7 +64,7 @@ static Err send_request(Client *c) {
 
 /* ---- answers ---- */
 
-/* Counts the tokens that an event reports. `now` is the time when it arrived. */
+/* Counts the tokens that an event reports. `now` is the time when the event arrived. */
 static Err take_event(Load *l, Client *c, const char *event, int64_t now) {
     static const char COUNT[] = "\"completion_tokens\":"; /* in a text, the quotes would be escaped */
     LoadRequest *r = c->at;
@@ -92,7 +92,8 @@ static Err take_events(Load *l, Client *c, int64_t now) {
     return ERR_OK;
 }
 
-/* Moves the next chunk of the body to `events`. Returns whether it has arrived. Sets *last if the body ends. */
+/* Moves the next chunk of the body to `events`. Returns whether the chunk has arrived. Sets *last if the body
+ * ends. */
 static bool take_chunk(Client *c, bool *last) {
     char *content = after(&c->received, "\r\n");
     const size_t size = content ? strtoull(c->received.s, NULL, 16) : 0,

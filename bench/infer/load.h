@@ -10,12 +10,12 @@
 /* A request for `Load.tokens` tokens as a stream of server-sent events with usage statistics in each event. */
 typedef struct LoadRequest {
     Str text;                  /* the HTTP request */
-    int64_t sent, first, last; /* time when it was sent, and when its first and last tokens arrived, in ns */
+    int64_t sent, first, last; /* in ns: when the request was sent, and its first and last tokens arrived */
     int64_t tokens;            /* number of tokens that have arrived */
 } LoadRequest;
 
 typedef struct Load {
-    int64_t port; /* of 127.0.0.1 */
+    int64_t port; /* port on 127.0.0.1 */
     int64_t clients, each, tokens;
     LoadRequest *requests; /* [clients * each]: all requests of the first client come first */
     double *gaps;          /* [clients * each * (tokens - 1)]: times between the tokens of a request, in ns */

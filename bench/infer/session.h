@@ -22,19 +22,19 @@ typedef struct Session {
     json_t *clients; /* the rows of --clients, on rank 0 */
     /* Members that only infer.c uses: */
     struct Row *rows;
-    double read, gemm; /* roofs in GB/s and GFLOP/s, or 0 if not measured */
+    double read, gemm; /* roofline limits in GB/s and GFLOP/s, or 0 if not measured */
     double token_bytes, expert_bytes, other_bytes, multiplied;
 } Session;
 
-/* Returns the sampling options, which are greedy unless --temperature is given. */
+/* Returns the sampling options. Sampling is greedy unless --temperature is given. */
 Sampling session_sampling(const Session *);
-/* Returns limits with enough pages and tokens for `requests` requests at the same time. */
+/* Returns limits with enough pages and tokens for `requests` concurrent requests. */
 EngineLimits session_limits(const Session *, int64_t requests);
 /* Writes the prompt with this number. Different numbers result in different prompts. */
 void session_prompt(const Session *, int64_t number, int32_t *prompt);
 /* Returns {"name": "WHAT/LOADxPROMPT+NEW", "type", "of": n}. */
 json_t *session_row(const Session *, const char *what, const char *load, const char *of, int64_t n);
-/* Adds "samples_us", and "us", their median. */
+/* Adds the n times as "samples_us", and the median of the times as "us". */
 void session_add_times(json_t *row, const double *ns, int64_t n);
 /* Returns the 99 % quantile of n sorted numbers. */
 double session_slowest(const double *sorted, int64_t n);

@@ -27,7 +27,7 @@ typedef struct Session {
     regex_t filter;
     bool wanted[TYPES];
     char described[200];      /* the description of the device */
-    double copy, gemm[TYPES]; /* roofs in GB/s and GFLOP/s, or 0 if they have not been measured yet */
+    double copy, gemm[TYPES]; /* roofline limits in GB/s and GFLOP/s, or 0 if not measured yet */
     json_t *rows;
     bool complete;
 } Session;
@@ -148,8 +148,8 @@ static Err write_json(const Session *s) {
     return e;
 }
 
-/* Writes the results so far, so that they survive an interrupted run. If the file is a stream (such as a pipe), the
- * results are written only once, at the end. */
+/* Writes the results so far, so that the file contains them even if the run is interrupted. If the file is a
+ * stream (such as a pipe), the results are written only once, at the end. */
 static Err keep(const Session *s) {
     const char *json = s->options->json;
     return !json || (!s->complete && file_is_stream(json)) ? ERR_OK : write_json(s);
@@ -165,8 +165,8 @@ static Err open_device(Session *s, GemmTuning tuning) {
     return device_open(&spec, &s->device);
 }
 
-/* Returns whether the case was already measured with an earlier type. If the types of its operands are fixed, it is
- * measured only once. */
+/* Returns whether the case was already measured with an earlier type. If the types of its operands are fixed,
+ * the case is measured only once. */
 static bool is_done(const Session *s, int number, int t) {
     bool earlier = false;
     for (int k = 0; k < t; k++) earlier |= s->wanted[k];
@@ -193,8 +193,8 @@ static Err measure_all(Session *s) {
     s->copy = bench_roof_copy(s->device);
     for (int t = 0; t < TYPES; t++) {
         if (!s->wanted[t]) continue;
-        /* Only 16-bit GEMMs are tuned. Tuning wider types would take minutes, and cuBLASLt's default choices for these
-         * types are good. */
+        /* Only 16-bit GEMMs are tuned. Tuning wider types would take minutes, and cuBLASLt's default
+         * algorithms for these types are good. */
         ERR_RETURN(open_device(s, dtype_is_16bit(NAMED[t].type) ? s->options->tuning : GEMM_TUNING_OFF));
         for (int i = 0; i < bench_case_count(); i++) {
             if (!is_due(s, i, t)) continue;

@@ -1,4 +1,5 @@
-/* Measures each row of kernels/cases.def in every type, and compares it with the roof that limits it. */
+/* Measures each row of kernels/cases.def in every type, and compares its speed with the roofline limit that
+ * applies to it. */
 #pragma once
 
 #include "base/err.h"
@@ -19,6 +20,6 @@ typedef struct BenchOps {
     const char *json;   /* file for the results, written row by row, or NULL */
 } BenchOps;
 
-/* Prints the results. The guard may be NULL. If the result pointer is not NULL, it receives the contents of the --json
- * file. */
+/* Prints the results. The guard may be NULL. If the result pointer is not NULL, *result receives the contents
+ * of the --json file. */
 Err bench_ops(const BenchOps *, const BenchGuard *, struct json_t **result);

@@ -49,7 +49,7 @@ def forward(q, k, v):
 
 
 def calls_of(op, shape):
-    """Calls the function once for each set of operands and drops the results."""
+    """Returns a call for each set of operands. The calls discard their results."""
     s, b, groups, each, width = shape
     count = min(64, -(-ROTATION // (2 * s * b * groups * width * (2 * each + 2))))
     sets = [operands(shape) for _ in range(count)]

@@ -14,7 +14,8 @@
 
 const char *const SCALING_AXES[] = {"data", "tensor", "context", "pipeline", NULL};
 
-/* The options of this bench, which are not passed to its child processes. Each child gets its own --ranks. */
+/* The options of this bench. These options are not passed to child processes; each child gets a separate
+ * --ranks. */
 static const char *const OWN[] = {
     "weak", "strong", "rounds=", "over=", "ranks=", "min-ranks=", "json=", NULL};
 #define ALL_MISS 0.05
@@ -24,7 +25,7 @@ typedef struct Point {
     Result last;
     double *ms, *rate, *exposed; /* [rounds]: time per step; tokens/s; exposed part of a step */
     Interval efficiency;
-    bool judged; /* the interval is known */
+    bool judged; /* whether the interval is known */
 } Point;
 
 typedef struct Scaling {

@@ -19,8 +19,8 @@ static void describe(const Tensor *t, CaseOperand *o) {
     if (o->dtype == I64) o->content = CONTENT_OFFSETS;
 }
 
-/* Returns dimension i of an operand. An expert's number of rows varies with the routing, so shapes that differ only in
- * this number count as equal. */
+/* Returns dimension i of an operand. An expert's number of rows varies with the routing, so shapes that
+ * differ only in this number are treated as equal. */
 static int64_t shape_at(const StepGemm *p, const CaseOperand *o, int i) {
     return p->in[2].range && i == 0 && o->dim[0] == p->in[2].range ? 0 : o->dim[i];
 }

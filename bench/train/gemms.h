@@ -1,6 +1,6 @@
-/* Measures the GEMMs of a step: how long they take in the step, and how long they take alone. On the CPU, they run
- * alone in BLAS with its threads, in fp32. On a GPU, the same op runs alone on the same shapes, with its calls back to
- * back. */
+/* Measures how long the GEMMs of a step take in the step, and how long they take alone. On the CPU, they run
+ * alone in BLAS, with BLAS's threads, in fp32. On a GPU, the same op runs alone on the same shapes, in
+ * consecutive calls. */
 #pragma once
 
 #include "kernels/attr.h"

@@ -15,7 +15,7 @@
 #include "measure/peaks.h"
 #include "run/provenance.h"
 
-/* ---- sums ---- */
+/* ---- summary ---- */
 
 /* Means over the middle half of the profiled steps, in seconds. The middle half excludes steps that were disturbed by
  * other load. All means are over the same steps, so that the parts add up to the total. */
@@ -24,7 +24,7 @@ typedef struct Summary {
     double profiled; /* mean time per step, over the steps that the following members describe */
     double op[OP_KERNELS], family[OP_FAMILIES], rest;
     StepComm comm[COMM_GROUPS];
-    /* exposed communication in all groups, and the part of it that the pipeline's schedule implies */
+    /* exposed communication in all groups, and the part of this time that the pipeline's schedule implies */
     double exposed, bubble;
     double blas;   /* median time to replay the GEMMs in BLAS */
     Range of_blas; /* the BLAS replay's time divided by the GEMMs' time, for each step */
@@ -62,8 +62,8 @@ static void summarise_walls(const Steps *b, Summary *s) {
     free(value);
 }
 
-/* Summarizes communication. The time that pipeline ranks wait for each other includes the bubble, so the bubble is at
- * most that time. */
+/* Summarizes communication. The time that pipeline ranks wait for each other includes the bubble, so the
+ * bubble is at most as long as this waiting time. */
 static void summarise_comm(const Steps *b, int64_t first, int64_t count, Summary *s) {
     const double each = 1 / (double)count;
     for (int i = 0; i < b->groups; i++) {
@@ -109,8 +109,8 @@ static void summarise_ranks(const Steps *b, Summary *s) {
     }
 }
 
-/* Returns the number of cores. If there are several processes, these are the machine's cores, because a launcher can
- * bind each process to some of them. */
+/* Returns the number of cores. With several processes, all of the machine's cores are counted, because a
+ * launcher can bind each process to some of the cores. */
 static int64_t host_cores(void) {
     const Provenance facts = provenance_read();
     return comm_processes() > 1 ? sysconf(_SC_NPROCESSORS_ONLN) : provenance_threads(&facts, 0);
@@ -141,7 +141,7 @@ static Summary summarise(Steps *b, DType type) {
     return s;
 }
 
-/* Returns the times of the measured steps, sorted on the CPU. */
+/* Returns the times of the measured steps. On the CPU, the times are sorted. */
 static json_t *samples_json(const Steps *b) {
     json_t *samples = json_array();
     const int64_t n = b->gpu ? b->n_plain : b->n_profiled;

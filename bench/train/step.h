@@ -91,14 +91,15 @@ typedef struct Steps {
 
 /* Records this rank's RankResult. The device must be open. */
 void steps_describe_rank(Steps *);
-/* Combines the measurements of all ranks, which must all call it. Op times become means over the ranks. Call counts and
- * roofs become sums. */
+/* Combines the measurements of all ranks. All ranks must call this function. Op times become means over the
+ * ranks. Call counts and roofs become sums. */
 void steps_gather(Steps *);
 /* Returns the number of devices on which the ranks run. Call this function after steps_gather. */
 int steps_devices(const Steps *);
 /* Finds the groups in which the operations of a step wait for communication. */
 void steps_find_groups(Steps *, const CommProfile[COMM_PROFILE]);
-/* Returns whether the GEMMs are also measured alone. This is not possible on a CPU that several ranks share. */
+/* Returns whether the GEMMs are also measured alone. A separate measurement is not possible on a CPU that
+ * several ranks share. */
 bool steps_alone(const Steps *);
 /* Reduces a number over all ranks. */
 double steps_over_ranks(const Steps *, CommReduction, double);

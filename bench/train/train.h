@@ -3,10 +3,10 @@
  * for communication, are means over the ranks. The bubble is the part of the waiting time that the pipeline's schedule
  * implies if all passes have equal durations.
  *
- * The time outside ops is called "other" on the CPU (tape, loop) and "idle" on a GPU. This time and the times of the op
- * families add up to the step's time. On a GPU, the sum includes the overhead of timing, which is reported. The GEMMs
- * are also measured alone: on the CPU after each step, so that both measurements have the same machine load, and on a
- * GPU after all steps. */
+ * The time outside ops is called "other" on the CPU (tape, loop) and "idle" on a GPU. This time and the times
+ * of the op families add up to the step's time. On a GPU, the sum includes the overhead of timing; the report
+ * states this overhead. The GEMMs are also measured alone: on the CPU after each step, so that both
+ * measurements have the same machine load, and on a GPU after all steps. */
 #pragma once
 
 #include "bench/guard.h"
@@ -19,14 +19,16 @@ typedef struct BenchTrain {
     double seconds;        /* time limit for the steps on a GPU, but at least 3 steps run; 0 means no limit */
     /* number of steps with timing of ops on a GPU; on the CPU, ops are timed in all steps */
     int64_t profiled;
-    /* whether to also measure the roofs, and the GEMMs alone; not possible on a CPU with several ranks */
+    /* whether to also measure the roofline limits, and the GEMMs alone; not possible on a CPU with several
+     * ranks */
     bool alone;
-    /* a device's peak, for MFU; the default is a known device's peak; for other devices, there is no MFU */
+    /* the peak of a device, for MFU; by default, the peak of a known device; for other devices, there is no
+     * MFU */
     double peak_tflops;
     const char *json; /* file for the results, or NULL */
 } BenchTrain;
 
-/* Prints the results. Runs all ranks of this process. Every process of a run must call it. The guard may be NULL, and
- * is called on rank 0. In rank 0's process, *result receives the contents of the --json file unless there is an error.
- * The result pointer may be NULL. */
+/* Prints the results. Runs all ranks of this process. Every process of a run must call this function. The
+ * guard may be NULL, and is called on rank 0. In rank 0's process, *result receives the contents of the
+ * --json file unless there is an error. The result pointer may be NULL. */
 Err bench_train(const Config *, const BenchTrain *, const BenchGuard *, struct json_t **result);

@@ -1,4 +1,5 @@
-/* Clocks. Durations are measured with the monotonic clock and are integer nanoseconds until they are printed. */
+/* Clocks. Durations are measured with the monotonic clock and are kept as integer nanoseconds until they are
+ * printed. */
 #pragma once
 
 #include <stdint.h>

@@ -37,7 +37,8 @@ static void release(Sink *s) {
     *s = (Sink){.fd = -1};
 }
 
-/* Closes the file, and removes it after an error, because the content on the disk is unknown after a failed fsync. */
+/* Closes the file. After an error, removes the file, because its content on the disk is unknown after a
+ * failed fsync. */
 static Err finish(Sink *s, Err e) {
     if (s->fd < 0) return e;
     if (!e.code) e = sink_flush(s);

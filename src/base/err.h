@@ -11,7 +11,7 @@ typedef enum ErrCode {
     ERR_USER = 2,         /* options, paths or input files are wrong */
     ERR_INFRA = 3,        /* the machine failed: disk full, no permission, a lost rank */
     ERR_INCONCLUSIVE = 4, /* measurements vary too much for a verdict */
-    ERR_SIGNAL = 128      /* plus n: signal n ended the run after it wrote a checkpoint or report */
+    ERR_SIGNAL = 128      /* 128 + n: signal n ended the run after a checkpoint or report was written */
 } ErrCode;
 
 typedef struct Err {
@@ -27,7 +27,7 @@ typedef struct Err {
         if (err_return_.code) return err_return_;                                                            \
     } while (0)
 
-/* Each function returns an Err with the code in the function's name. */
+/* Each of these functions returns an Err with the code that its name states. */
 Err err_user(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 Err err_infra(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 Err err_failed(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

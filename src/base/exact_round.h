@@ -1,4 +1,4 @@
-/* Rounds an ExactSum to a double. Host and GPU share this code. */
+/* Rounds an ExactSum to a double. The host and the GPU share this code. */
 #pragma once
 
 #include "base/exact_sum.h"
@@ -72,7 +72,7 @@ HOST_DEVICE static inline uint64_t exact_nearest(const ExactSum *s) {
     return bits < infinite ? bits : infinite;
 }
 
-/* Returns the bits of exact_value as a double. The sum is invalid afterwards. */
+/* Returns the bit pattern of the double that exact_value returns. The sum is invalid afterwards. */
 HOST_DEVICE static inline uint64_t exact_round(ExactSum *s) {
     const uint64_t nan = UINT64_C(0x7ff8) << 48, infinite = UINT64_C(0x7ff) << (EXACT_MANTISSA - 1),
                    minus = UINT64_C(1) << 63;

@@ -14,9 +14,10 @@ typedef struct ExactSum {
 } ExactSum;
 enum { EXACT_WORDS = EXACT_LIMBS + 3 };
 
-/* Adds the numbers. The sum is then normal: |limb| < 2^32, so 2^30 normal sums can be added without overflow. */
+/* Adds n numbers to the sum, which is normal afterwards: |limb| < 2^32, so 2^30 normal sums can be added
+ * without overflow. */
 void exact_add(ExactSum *, const double *x, int64_t n);
 /* Adds the second normal sum to the first. The result is normal. */
 void exact_merge(ExactSum *, const ExactSum *);
-/* Returns the nearest double, with ties to even. Infinities and NaN are added as in IEEE 754. */
+/* Returns the double nearest to the sum, with ties to even. Infinities and NaN are added as in IEEE 754. */
 double exact_value(ExactSum);

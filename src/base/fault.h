@@ -1,6 +1,6 @@
-/* Handles bugs and failed hardware. CHECK prints the failed condition, its source location and the rank, and then calls
- * abort(). This ends all ranks that run as threads of the process. Other processes detect that this process has ended,
- * and also end. */
+/* Handles bugs and failed hardware. CHECK prints the failed condition, its source location and the rank, and
+ * then calls abort(). The abort ends all ranks that run as threads of the process. Other processes detect
+ * that this process has ended, and also end. */
 #pragma once
 
 #include <setjmp.h>

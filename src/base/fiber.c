@@ -30,7 +30,7 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-enum { STACK_BYTES = 8 << 20 }; /* as large as a thread's stack, because GPU libraries run on it */
+enum { STACK_BYTES = 8 << 20 }; /* as large as a thread's stack, because GPU libraries run on this stack */
 
 struct Fiber {
     ucontext_t own, caller;
@@ -49,7 +49,8 @@ struct Fiber {
 #endif
 };
 
-/* Reports a stack switch to sanitizers. Call it before the switch, and again after the switch on the other stack. */
+/* Four functions report stack switches to sanitizers. A leave function must be called before the switch, and
+ * an enter function after the switch, on the other stack. */
 static void leave_caller(Fiber *f) {
     (void)f;
 #ifdef FIBER_ASAN

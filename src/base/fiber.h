@@ -1,5 +1,6 @@
-/* A fiber is a function that can pause, because it has a separate stack. A fiber runs on the thread that resumes it, so
- * it uses that thread's per-thread state (the CUDA device, OpenMP's threads, FaultScope). */
+/* A fiber is a function that can pause, because it has a separate stack. A fiber runs on the thread that
+ * resumes it, so the fiber uses that thread's per-thread state (the CUDA device, OpenMP's threads,
+ * FaultScope). */
 #pragma once
 
 #include <stdbool.h>
@@ -12,7 +13,7 @@ Fiber *fiber_new(void);
 void fiber_free(Fiber *);
 /* Prepares to run fn(arg). The fiber must be new, or its function must have ended. */
 void fiber_begin(Fiber *, FiberFn *, void *arg);
-/* Runs the function until it pauses or returns. Returns whether the function is paused. */
+/* Runs the fiber's function until it pauses or returns. Returns true if the function has paused. */
 bool fiber_resume(Fiber *);
 /* Pauses the calling fiber: fiber_resume returns to its caller, and the next fiber_resume continues here. */
 void fiber_pause(Fiber *);

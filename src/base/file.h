@@ -8,8 +8,8 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* Returns the error for a failed system call: "cannot <verb> '<path>'" with errno's reason. It is a user error if the
- * path is wrong or forbidden, and an infra error otherwise. */
+/* Returns the error for a failed system call: "cannot <verb> '<path>'" with errno's reason. The error is a
+ * user error if the path is wrong or forbidden, and an infra error otherwise. */
 Err file_failed(const char *verb, const char *path);
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);
@@ -20,22 +20,24 @@ int64_t file_size(const char *path);
 Err file_read(const char *path, Str *out);
 /* Like file_read, but also reads FIFOs and devices. Use this function only for paths that the user gave directly. */
 Err file_read_stream(const char *path, Str *out);
-/* Replaces a file atomically: at any time it has either its old or its new content. Symlinks are followed, even to a
- * file that does not exist yet. The target is replaced, and the symlinks do not change. If the path is not a regular
- * file (for example, a device or a FIFO), bytes are written to it directly. Opening a FIFO blocks until it has a
- * reader. If this program's stdout or stderr is redirected to the file, bytes are also written to it directly, after
- * earlier output is flushed. Returns a user error if the path is a folder. */
+/* Replaces a file atomically: at any time, the file has either its old or its new content. Symlinks are
+ * followed, even to a file that does not exist yet. The target of a symlink is replaced, and the symlink does
+ * not change. If the path is not a regular file (for example, a device or a FIFO), bytes are written to the
+ * path directly. Opening a FIFO blocks until the FIFO has a reader. If this program's stdout or stderr is
+ * redirected to the file, bytes are also written to it directly, after earlier output is flushed. Returns a
+ * user error if the path is a folder. */
 Err file_write_atomic(const char *path, const void *bytes, size_t n);
 /* Returns whether both paths lead to the same file. If the file or its folder does not exist yet, compares the names
  * after resolving symlinks. */
 bool file_is_same(const char *a, const char *b);
-/* Returns whether file_write_atomic appends to the path instead of replacing it. */
+/* Returns whether file_write_atomic writes to the existing file at the path instead of replacing it. */
 bool file_is_stream(const char *path);
-/* Checks, before a long computation, that file_write_atomic will be able to write to `path`. Returns an error if the
- * folder is missing, if no files can be created in it, or if `path` is a folder. Changes no file. */
+/* Checks, before a long computation and without changing any file, that file_write_atomic will be able to
+ * write to `path`. Returns an error if the folder of `path` is missing, if no files can be created in it, or
+ * if `path` is itself a folder. */
 Err file_check_target(const char *path);
-/* Checks that file_mkdirs(path) could create the folder, and that files can be created in the folder. Changes no
- * file. */
+/* Checks, without changing any file, that file_mkdirs(path) could create the folder, and that files can be
+ * created in the folder. */
 Err file_check_folder(const char *path);
 /* Writes all bytes to an open descriptor. If the disk is full, returns an infra error that names `path`. */
 Err file_write_all(int fd, const char *path, const void *bytes, size_t n);

@@ -14,7 +14,7 @@ static Hash128 both(XXH128_hash_t h) { return (Hash128){h.high64, h.low64}; }
 
 Hash128 hash128(const void *bytes, size_t n) { return both(XXH3_128bits(bytes, n)); }
 
-/* Starts a stream. A HashStream is xxHash's state. */
+/* Starts a hash stream. A HashStream is xxHash's XXH3_state_t. */
 HashStream *hash128_begin(void) {
     XXH3_state_t *s = XXH3_createState();
     CHECK(s, "no memory for a hash");

@@ -89,7 +89,7 @@ static size_t left_above(char *folder, size_t top, const Version *v) {
     return least;
 }
 
-/* Returns whether a list such as "rw,memory" contains the word. Every list contains "". */
+/* Returns whether a list such as "rw,memory" contains the word. The word "" is in every list. */
 static bool lists(const char *list, const char *word) {
     const size_t n = strlen(word);
     if (!n) return true;
@@ -98,7 +98,8 @@ static bool lists(const char *list, const char *word) {
     return false;
 }
 
-/* Returns this process's group in a version's tree, from a line "number:controllers:path", or NULL if it has none. */
+/* Returns this process's group in a version's tree, from a line "number:controllers:path", or NULL if the
+ * process has no group in this tree. */
 static char *own_group(const char *root, const Version *v) {
     Lines lines = lines_of(root, "proc/self/cgroup");
     char *found = NULL;
@@ -112,16 +113,17 @@ static char *own_group(const char *root, const Version *v) {
     return found;
 }
 
-/* Returns the group's path relative to a mount that shows the group `shown` as its root. It is "" if the group is not
- * below `shown`, as in a container without a cgroup namespace. The mount point is then the container's group. */
+/* Returns the group's path relative to a mount that shows the group `shown` as its root. The result is "" if
+ * the group is not below `shown`, as in a container without a cgroup namespace. In a container, the mount
+ * point then shows the container's group. */
 static const char *below(const char *group, const char *shown) {
     const size_t n = strcmp(shown, "/") ? strlen(shown) : 0;
     if (strncmp(group, shown, n) || (group[n] && group[n] != '/') || strstr(group, "/..")) return "";
     return group + n;
 }
 
-/* Reads a line of /proc/self/mountinfo. Its fields are number, parent, device, root of the mount, mount point, options,
- * " - ", type, source, and options of the file system. */
+/* Reads a line of /proc/self/mountinfo. The line's fields are number, parent, device, root of the mount,
+ * mount point, options, " - ", type, source, and options of the file system. */
 static size_t left_at(const char *root, const char *line, const char *group, const Version *v) {
     const char *separator = strstr(line, " - ");
     char *shown = NULL, *at = NULL, *type = NULL, *options = NULL;

@@ -1,6 +1,6 @@
-/* The host memory that a process may still allocate. Host memory is limited by the machine and by the process's control
- * groups, such as a container's group. Source: proc(5), Documentation/admin-guide/cgroup-v2.rst,
- * cgroup-v1/memory.rst. */
+/* The host memory that a process may still allocate. Host memory is limited by the machine and by the
+ * process's control groups, such as a container's group. Sources: proc(5),
+ * Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst. */
 #pragma once
 
 #include <stddef.h>

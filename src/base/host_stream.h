@@ -6,7 +6,7 @@
 
 typedef struct HostStream HostStream;
 struct HostStream {
-    /* Adds a task. This member is a pointer so that a library loaded by dlopen can call the function. */
+    /* Adds a task. `add` is a function pointer so that a library loaded by dlopen can call the function. */
     void (*add)(HostStream *, void (*task)(void *arg), void *arg);
 };
 
@@ -14,7 +14,7 @@ HostStream *host_stream_new(void);
 void host_stream_free(HostStream *); /* first runs all tasks; NULL is allowed */
 /* Returns the stream's current end: the number of tasks added so far. */
 int64_t host_stream_end(HostStream *);
-/* host_stream_passed returns whether the first `position` tasks have finished. host_stream_wait waits until they have.
- * Any thread may call these functions. */
+/* host_stream_passed returns whether the first `position` tasks have finished. host_stream_wait waits until
+ * these tasks have finished. Any thread may call these functions. */
 bool host_stream_passed(HostStream *, int64_t position);
 void host_stream_wait(HostStream *, int64_t position);

@@ -51,7 +51,7 @@ static void start_again(Isolation *x) {
     }
 }
 
-/* Returns the start of the fault report in the text. A library may have printed output before it. */
+/* Returns the start of the fault report in the text. A library may have printed output before the report. */
 static const char *fault_in(const char *text, size_t n) {
     static const char OF_RANKS[] = "COMM FAULT ", CHECKED[] = "\nFAULT ";
     const char *at = memmem(text, n, OF_RANKS, sizeof OF_RANKS - 1);

@@ -8,12 +8,14 @@
 typedef struct Isolated {
     JobEnd end;
     double seconds;
-    /* up to 64 KiB of the process's stderr, from the start of its fault report if there is one; the caller frees it */
+    /* up to 64 KiB of the process's stderr, from the start of its fault report if there is one; the caller
+     * frees the text */
     Str said;
 } Isolated;
 
-/* An Isolation runs fn(arg) in a process, which the next isolation_run reuses if it still exists. `arg` must be in
- * shared memory if fn writes to it, or if the caller writes to it between two runs. */
+/* An Isolation runs fn(arg) in a separate process. The next isolation_run reuses this process if the process
+ * still exists. `arg` must be in shared memory if fn writes to it, or if the caller writes to it between two
+ * runs. */
 typedef struct Isolation Isolation;
 Isolation *isolation_new(void (*fn)(void *arg), void *arg);
 /* Runs the function. `watch` has the same meaning as in job_pool_run. */

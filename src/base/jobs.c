@@ -30,7 +30,7 @@ void job_needs(Job *j, const Job *other) {
 
 typedef struct Worker {
     int pid;    /* 0 if there is no process */
-    int talk;   /* socket; the worker receives a job's number and returns it when the job is done */
+    int talk;   /* socket; the worker receives a job's number, runs the job and sends the number back */
     int output; /* descriptor that receives the output of the worker's job */
     Job *job;   /* NULL if the worker is idle */
 } Worker;

@@ -12,7 +12,7 @@ typedef enum JobEnd {
     JOB_WAITING,
     JOB_RUNNING,
     JOB_DONE,
-    JOB_CRASHED, /* a fault: the job ended by a signal or with a non-zero status */
+    JOB_CRASHED, /* a fault: a signal ended the job, or its status is not zero */
     JOB_LATE,    /* killed after the deadline */
     JOB_STOPPED, /* killed, or not started, because the watch stopped the pool */
     JOB_BLOCKED, /* not started, because a job that it needs failed */
@@ -41,9 +41,9 @@ void jobs_run(Job *, int64_t n, int at_once, double deadline_s);
 /* Runs all jobs in this process, in order. A fault ends the process. */
 void jobs_run_here(Job *, int64_t n);
 
-/* Functions that the waiting thread calls about every millisecond while jobs run. */
+/* A function that the waiting thread calls about every millisecond while jobs run. */
 typedef struct JobWatch {
-    bool (*stops)(void *arg); /* if it returns true, all unfinished jobs end with JOB_STOPPED */
+    bool (*stops)(void *arg); /* if `stops` returns true, all unfinished jobs end with JOB_STOPPED */
     void *arg;
 } JobWatch;
 
@@ -60,8 +60,8 @@ void job_pool_free(JobPool *); /* ends the processes; NULL is allowed */
  * printed. */
 Err jobs_run_program(char *const *words, const char *name, const JobWatch *watch);
 
-/* When a process is killed, the processes that it started end soon afterwards. After a call to jobs_adopt, they become
- * children of this process, so that it can wait for them. jobs_wait_for_adopted waits up to 5 s for all children to
- * end. */
+/* When a process is killed, the processes that it started end soon afterwards. After a call to jobs_adopt,
+ * such orphaned processes become children of this process, which can then wait for them.
+ * jobs_wait_for_adopted waits up to 5 s for all children to end. */
 void jobs_adopt(void);
 void jobs_wait_for_adopted(void);

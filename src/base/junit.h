@@ -7,6 +7,7 @@
  * not UTF-8 with U+FFFD. */
 void xml_text(Str *, const char *);
 
-/* Appends the line <property name="..." value="..."/> for a <properties> element. Omits a number that is not finite. */
+/* Appends the line <property name="..." value="..."/> for a <properties> element. junit_number omits a number
+ * that is not finite. */
 void junit_property(Str *, const char *indent, const char *name, const char *value);
 void junit_number(Str *, const char *indent, const char *name, double value);

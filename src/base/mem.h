@@ -1,4 +1,5 @@
-/* Host memory. Running out of memory is a fault, so no function returns NULL. Release with free(). */
+/* Host memory. Running out of memory is a fault, so no function returns NULL. Release the memory with
+ * free(). */
 #pragma once
 
 #include <stddef.h>
@@ -12,7 +13,7 @@ void *mem_copy(const void *from, size_t bytes);       /* a copy; bytes may be 0 
 char *mem_strdup(const char *s);
 char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* A bump arena: releases all allocations with the same lifetime (a run, a step, a request) together. */
+/* A bump arena. Allocations that have the same lifetime (a run, a step, a request) are released together. */
 typedef struct Arena Arena;
 Arena *arena_new(void);
 void arena_free(Arena *);

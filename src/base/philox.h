@@ -1,8 +1,8 @@
-/* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC11).
- * Every random number in a run (init, dropout, routing jitter, sampling) is a pure function of (seed, site, index).
- * `site` is the hash of a tensor's or op's name, combined with the step and microbatch numbers. `index` is the
- * element's global index. The numbers therefore do not depend on the layout, the split into microbatches, or
- * recomputation. */
+/* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
+ * (SC11). Every random number in a run (init, dropout, routing jitter, sampling) is a pure function of (seed,
+ * site, index). `site` is the hash of a tensor's or op's name, combined with the step and microbatch numbers.
+ * `index` is the element's global index. The numbers therefore do not depend on the layout, the size of
+ * microbatches, or recomputation. */
 #pragma once
 
 #include <math.h>
@@ -16,7 +16,7 @@ typedef struct Philox4 {
 
 HOST_DEVICE static inline uint64_t philox_product(uint32_t a, uint32_t b) {
 #ifdef __CUDA_ARCH__
-    uint64_t ab; /* replaces a plain product, which nvcc compiles with unnecessary additions of zero */
+    uint64_t ab; /* inline PTX, because nvcc adds unnecessary additions of zero to a plain product */
     asm("mul.wide.u32 %0, %1, %2;" : "=l"(ab) : "r"(a), "r"(b));
     return ab;
 #else

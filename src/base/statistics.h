@@ -21,11 +21,11 @@ double upper_quartile_of(const double *x, int64_t n);
 /* Sorts the numbers in ascending order. */
 void sort_numbers(double *x, int64_t n);
 
-/* Confidence intervals for medians, computed from order statistics. The number of samples below the true median is
- * binomial with p = 1/2 for any distribution, so [x_(k), x_(n+1-k)] misses the median with probability 2 P(Bin(n, 1/2)
- * < k). W. J. Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2; J.-Y. Le Boudec, Performance
- * Evaluation of Computer and Communication Systems, theorem 2.1. The samples must be independent and identically
- * distributed. There are no other assumptions. */
+/* Confidence intervals for medians, computed from order statistics. The number of samples below the true
+ * median is binomial with p = 1/2 for any distribution, so [x_(k), x_(n+1-k)] misses the median with
+ * probability 2 P(Bin(n, 1/2) < k). W. J. Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2;
+ * J.-Y. Le Boudec, Performance Evaluation of Computer and Communication Systems, theorem 2.1. The only
+ * assumption is that the samples are independent and identically distributed. */
 typedef struct Interval {
     double low, median, high;
 } Interval;
@@ -41,6 +41,6 @@ int64_t interval_least(double error);
 /* Computes an interval for the median. If there are too few samples, returns false and sets the interval to [0,
  * infinity]. */
 bool interval_of_median(const double *x, int64_t n, double error, Interval *out);
-/* Returns an interval for the quotient of two positive medians. The probability that it misses the quotient is at most
- * the probability that at least one of the two intervals misses its median. */
+/* Returns an interval for the quotient of two positive medians. The probability that this interval misses the
+ * quotient is at most the probability that at least one of the two intervals misses its median. */
 Interval interval_ratio(Interval of, Interval to);

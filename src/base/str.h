@@ -11,8 +11,8 @@ typedef struct Str {
 void str_add(Str *, const void *bytes, size_t n);
 void str_puts(Str *, const char *s);
 void str_printf(Str *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Appends at most 60 bytes of untrusted text in quotes, with unprintable bytes as \xNN, so that a message containing it
- * is one short line. */
+/* Appends at most 60 bytes of untrusted text in quotes, with unprintable bytes as \xNN, so that a message
+ * that contains the text is one short line. */
 void str_quote(Str *, const char *bytes, size_t n);
 void str_clear(Str *); /* sets the length to 0, but keeps the memory */
 void str_free(Str *);

@@ -13,7 +13,7 @@ bool terminal_is_live(FILE *f) {
     return isatty(fileno(f)) && !(kind && !strcmp(kind, "dumb"));
 }
 
-/* Returns the terminal's number of columns, or 0 if it is unknown. */
+/* Returns the terminal's number of columns, or 0 if this number is unknown. */
 static int known_columns(FILE *f) {
     enum { MOST = 10000 };
     struct winsize size;
@@ -36,7 +36,7 @@ size_t terminal_fit(const char *text, int columns) {
     mbstate_t state = {0};
     while (at < end) {
         wchar_t c;
-        if (*at == '\033') { /* the escape sequence of a colour */
+        if (*at == '\033') { /* a colour's escape sequence */
             const size_t before = strcspn(at, "m");
             at += before + (at[before] != 0);
             continue;
@@ -61,8 +61,8 @@ void terminal_show(FILE *f, const char *text) {
 
 void terminal_hide(FILE *f) { fputs("\r\033[K", f); }
 
-/* An unknown width means no limit, because mpirun gives its processes terminals that have no width, and it may write
- * their output to a file. */
+/* An unknown width means no limit, because mpirun gives its processes terminals that have no width, and may
+ * redirect their output to a file. */
 int terminal_width(FILE *f) {
     const int known = terminal_is_live(f) ? known_columns(f) : 0;
     return known ? known : INT_MAX;
@@ -76,7 +76,7 @@ static size_t break_at(const char *line, size_t length, size_t least, int room) 
     size_t n = fits;
     while (n > least && line[n] != ' ' && line[n - 1] != '|') n--;
     if (n > least) return n;
-    /* extends a long word to its end */
+    /* a long word is not broken */
     for (n = fits > least ? fits : least; n < length && line[n] != ' ';) n++;
     return n;
 }

@@ -7,9 +7,10 @@
 
 #include "base/str.h"
 
-/* Returns whether the stream is a terminal that can overwrite a line (with TERM=dumb it cannot). */
+/* Returns whether the stream is a terminal that can overwrite a line (a terminal with TERM=dumb cannot). */
 bool terminal_is_live(FILE *);
-/* Returns the terminal's width. If it is unknown, returns the value of COLUMNS, or 80 if COLUMNS is not set. */
+/* Returns the terminal's width. If the width is unknown, returns the value of COLUMNS, or 80 if COLUMNS is
+ * not set. */
 int terminal_columns(FILE *);
 /* Returns how many bytes of `text` fit into `columns`, counting only whole characters. A wide character occupies two
  * columns, and a colour's escape sequence occupies none. A byte that is not UTF-8 counts as one column. */
@@ -27,7 +28,7 @@ void terminal_fold(const char *text, int width, Str *out);
 /* Formats lines of tab-separated cells as a table with right-aligned columns. Columns that do not fit the width are
  * printed below the others, after a repeated first column. */
 void terminal_table(const char *cells, int width, Str *out);
-/* Prints text. On a live terminal, folds its lines. */
+/* Prints text. On a live terminal, long lines are folded. */
 void terminal_print(FILE *, const char *text);
 /* Prints a report. On a live terminal, lines are folded, and verdicts are green (PASS), yellow (INCONCLUSIVE, DEGRADED)
  * or red (FAIL), unless the environment variable NO_COLOR is set (no-color.org). A word counts as a verdict only if it

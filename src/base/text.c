@@ -19,7 +19,7 @@ size_t text_prefix(const char *s, size_t n, bool *cut) {
 
 size_t text_mark(const char *s, size_t n) { return n >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3) ? 3 : 0; }
 
-/* Returns whether the byte at offset `at` of each group of `size` bytes is at most `most`. */
+/* Returns whether, in every group of `size` bytes, the byte at offset `at` is at most `most`. */
 static bool is_at_most(const char *s, size_t n, size_t size, size_t at, unsigned char most) {
     for (size_t i = at; i < n; i += size)
         if ((unsigned char)s[i] > most) return false;
@@ -43,7 +43,8 @@ static bool is_utf16(const char *s, size_t n, bool big, size_t *small) {
     return true;
 }
 
-/* Returns whether the bytes are ASCII text with too few NULs (less than a quarter) to be UTF-16. */
+/* Returns whether the bytes are ASCII text with too few NULs (fewer than a quarter of the bytes) to be
+ * UTF-16. */
 static bool is_ascii(const char *s, size_t n) {
     size_t nuls = 0;
     for (size_t i = 0; i < n; i++) {
@@ -54,8 +55,9 @@ static bool is_ascii(const char *s, size_t n) {
     return 4 * nuls < n;
 }
 
-/* Returns the name of a text's encoding if it uses two or four bytes per character, or NULL if none is recognized.
- * Recognition relies on characters below U+0100, such as blanks, which almost every text contains. */
+/* Returns the name of a text's encoding if the encoding uses two or four bytes per character, or NULL if no
+ * such encoding is recognized. Recognition relies on characters below U+0100, such as blanks, which almost
+ * every text contains. */
 static const char *wide_name(const char *s, size_t n) {
     const size_t even = n - n % 2, whole = n - n % 4;
     if (even < 2 || is_at_most(s, n, 1, 0, 0)) return NULL;

@@ -1,5 +1,5 @@
-/* Text from outside the program must be UTF-8 without NUL. All code that reads text must check it with the functions in
- * this file. */
+/* Text from outside the program must be UTF-8 without NUL. All code that reads text must check the text with
+ * the functions in this file. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,10 +24,10 @@ typedef struct TextFault {
 /* Returns a user error about invalid text. The error names the format that the text appears to have, such as UTF-16, an
  * archive or binary data. `head` is the start of the text. `where` names the source: "'file'" or an option. */
 Err text_error(const char *where, TextFault, const char *head, size_t n);
-/* Returns text_error's error unless all bytes are valid text. */
+/* Returns the error from text_error if any byte is not valid text. */
 Err text_check(const char *where, const char *s, size_t n);
-/* Returns a user error if the file is a Git LFS pointer. A clone without Git LFS contains such pointers instead of
- * large files. */
+/* Returns a user error if the file is a Git LFS pointer. A repository that was cloned without Git LFS
+ * contains such pointers instead of large files. */
 Err text_check_pointer(const char *path, const char *s, size_t n);
 /* Reads and checks a text file, and removes its byte-order mark. */
 Err text_read(const char *path, Str *out);

@@ -1,5 +1,6 @@
-/* A fixed pool of threads that splits one loop at a time. The split depends only on n, the grain and the number of
- * threads, so a kernel that writes disjoint elements gives the same result regardless of timing. */
+/* A fixed pool of threads that run one loop at a time in parallel. The division into ranges depends only on
+ * n, the grain and the number of threads, so a kernel that writes disjoint elements gives the same result
+ * regardless of timing. */
 #pragma once
 
 #include <stdint.h>

@@ -7,14 +7,14 @@
 
 #include "base/host_device.h"
 
-/* Row i is position at[j / chunk] + j % chunk, where j = first + i. These are the rows of two chunks in ascending
- * order, without the first `first` rows. If `chunk` is 0, row i is position first + i. */
+/* Row i is position at[j / chunk] + j % chunk, where j = first + i. The slice consists of the rows of two
+ * chunks in ascending order, without the first `first` rows. If `chunk` is 0, row i is position first + i. */
 typedef struct SequenceSlice {
     int64_t first, chunk, at[2];
 } SequenceSlice;
 
-/* Returns the slice of rank `rank` of `ranks`. `total` must be a multiple of 2 * ranks. If ranks is 1, the slice
- * contains all positions. */
+/* Returns the slice for rank `rank` out of `ranks` ranks. `total` must be a multiple of 2 * ranks. If ranks
+ * is 1, the slice contains all positions. */
 HOST_DEVICE static inline SequenceSlice slice_zigzag(int64_t total, int ranks, int rank) {
     const int64_t chunk = ranks == 1 ? 0 : total / (2 * ranks);
     const SequenceSlice s = {0, chunk, {rank * chunk, (2 * ranks - 1 - rank) * chunk}};
@@ -26,7 +26,7 @@ HOST_DEVICE static inline int64_t slice_position(const SequenceSlice *s, int64_t
     return s->chunk ? s->at[j / s->chunk] + j % s->chunk : j;
 }
 
-/* Returns the number of rows with consecutive positions that start at `row`, limited to n. */
+/* Returns the number of rows from `row` on, at most n, that have consecutive positions. */
 HOST_DEVICE static inline int64_t slice_run(const SequenceSlice *s, int64_t row, int64_t n) {
     const int64_t left = s->chunk ? s->chunk - (s->first + row) % s->chunk : n;
     return left < n ? left : n;

@@ -43,8 +43,8 @@ static Value loop_attribute(const Loop *l, Value name) {
     return (Value){0};
 }
 
-/* Returns whether the sandbox hides the method with this name because it changes the value. As in Jinja, a key with
- * such a name is also hidden. */
+/* Returns whether the sandbox hides the method with this name because the method changes the value. As in
+ * Jinja, a key with such a name is also hidden. */
 static bool is_hidden(Value of, Value name) {
     static const char *const DICT[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
     for (const char *const *p = DICT; of.type == VALUE_DICT && *p; p++)

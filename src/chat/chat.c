@@ -138,8 +138,8 @@ static const Named *find(const Chat *c, const char *name) {
     return NULL;
 }
 
-/* Finds a template. If `name` is NULL, finds the template for tools (if `tools` is set and there is one) or the default
- * template. */
+/* Finds a template. If `name` is NULL, finds the template for tools (if `tools` is true and such a template
+ * exists) or the default template. */
 static const Named *find_for(const Chat *c, const char *name, bool tools) {
     const Named *named = tools && !name ? find(c, "tool_use") : NULL;
     return named ? named : find(c, name ? name : "default");
@@ -164,8 +164,8 @@ static bool is_text(const Chat *c, const ChatRequest *r) {
     return r->template && strchr(r->template, '{') && !find(c, r->template);
 }
 
-/* Sets *out to the request's template. If the request contains the template's text, also sets *own, which the caller
- * must free. */
+/* Sets *out to the request's template. If the request contains the template's text, also sets *own; the
+ * caller must free *own. */
 static Err choose(const Chat *c, const ChatRequest *r, const Template **out, Template **own) {
     const Named *named = find_for(c, r->template, r->tools);
     if (is_text(c, r)) {

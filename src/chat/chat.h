@@ -6,23 +6,23 @@
 #include "chat/tools.h"
 #include "tokenizer/tokenizer.h"
 
-/* A tokenizer's templates and special tokens. A Chat never changes after chat_open, so any number of threads can use
- * it. */
+/* A tokenizer's templates and special tokens. A Chat never changes after chat_open, so any number of threads
+ * can share a Chat. */
 typedef struct Chat Chat;
 
 /* Reads the templates in the folder of the tokenizer `model`: chat_template.jinja and the files in
  * additional_chat_templates/ or, if these do not exist, "chat_template" in tokenizer_config.json. Returns an error if
  * there is no template. The tokenizer must outlive the result. */
 Err chat_open(const char *model, const Tokenizer *, Chat **out);
-void chat_free(Chat *); /* NULL is fine */
+void chat_free(Chat *); /* the argument may be NULL */
 
-/* The input of a chat template. The request must not change while it is in use. */
+/* The input of a chat template. A request must not change while a template uses it. */
 typedef struct ChatRequest {
     const json_t *messages;          /* a list of objects */
     const json_t *tools, *documents; /* lists of JSON objects, or NULL */
     const json_t *variables; /* other variables for the template, or NULL; they override special tokens */
-    /* a template's name or text; NULL means the template for tools if there are tools and it exists, or else the
-     * default */
+    /* a template's name or text; NULL means the template for tools if the request has tools and such a
+     * template exists, and otherwise the default template */
     const char *template;
     bool add_generation_prompt; /* whether the text ends with the beginning of a new answer */
     /* whether the text ends inside the last message, so that the model continues it */

@@ -13,7 +13,7 @@ static bool is_list_of_objects(const json_t *json) {
     return json_is_array(json);
 }
 
-/* The nesting limit for a request's values; printing a value needs as many levels again. */
+/* The nesting limit for a request's values; printing a value needs the same number of additional levels. */
 enum { DEEPEST = 400 };
 
 static int64_t nesting(const json_t *json) {
@@ -114,9 +114,9 @@ Err chat_request(const char *where, const json_t *root, ChatRequest *out) {
 
 /* ---- messages ---- */
 
-/* Copies a message without the keys whose values are null. If a message contains reasoning under one of three names,
- * the copy contains it under two of them, "thinking" and "reasoning_content". "thinking" precedes all other keys unless
- * the message already contains this key. */
+/* Copies a message without the keys whose values are null. If a message contains reasoning under one of three
+ * names, the copy contains the reasoning under two of these names, "thinking" and "reasoning_content".
+ * "thinking" precedes all other keys unless the message already contains this key. */
 static json_t *normal_message(const json_t *message) {
     static const char *const NAMES[] = {"reasoning_content", "thinking", "reasoning"};
     json_t *made = json_object(), *value, *reasoning = NULL;
@@ -156,8 +156,8 @@ static void tag_last(json_t *messages, Str *text) {
     str_free(&tagged);
 }
 
-/* Truncates the text at the tag. If the template has stripped the tag's trailing space, it also strips spaces around
- * messages. The text then ends before the message's trailing spaces. */
+/* Truncates the text at the tag. If the template has stripped the tag's trailing space, the template also
+ * strips spaces around messages, and the text ends before the message's trailing spaces. */
 static Err cut_at_tag(const Str *message, size_t begin, Str *out) {
     const size_t bare = sizeof TAG - 2;
     Machine m = {.left = TEMPLATE_LIMITS};
@@ -167,9 +167,8 @@ static Err cut_at_tag(const Str *message, size_t begin, Str *out) {
     for (size_t i = begin; i + bare <= out->len; i++)
         if (!memcmp(out->s + i, TAG, bare)) at = i;
     if (at == out->len || (inside.n && !memmem(out->s + begin, out->len - begin, inside.s, inside.n)))
-        return err_user("the template does not print the last message unchanged, so "
-                        "\"continue_final_message\" cannot continue it: "
-                        "remove it");
+        return err_user("the template does not print the last message unchanged, so this message cannot be "
+                        "continued: remove \"continue_final_message\"");
     const bool spaced = out->len - at > bare && out->s[at + bare] == ' ';
     const Value kept = value_view(out->s + begin, at - begin);
     out->len = begin + (spaced ? kept : string_strip(&m, kept, value_none(), STRIP_RIGHT)).n;

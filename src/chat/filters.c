@@ -1,4 +1,5 @@
-/* The filters. Each filter accepts the same arguments as in Jinja, and returns an iterator if Jinja's does. */
+/* The filters. Each filter accepts the same arguments as in Jinja, and returns an iterator if Jinja's filter
+ * does. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -139,7 +140,7 @@ static Value absolute(Machine *m, const CallArgs *a) {
     const Value v = a->at[0];
     if (v.type == VALUE_FLOAT) return value_float(fabs(v.f));
     if (value_is_number(v)) return value_number(v) < 0 ? operator_negative(m, v) : value_int(value_whole(v));
-    return operator_negative(m, v); /* always an error */
+    return operator_negative(m, v); /* this call always reports an error */
 }
 
 /* Reads a number as Python's float(text) or int(text, base) does. Whitespace around the number and underscores between
@@ -281,7 +282,8 @@ static Value items(Machine *m, const CallArgs *a) {
 
 /* ---- items by attribute ---- */
 
-/* Returns a path's part as an integer if it consists of digits, or otherwise unchanged as a string. */
+/* Converts a part of a path to an integer if the part consists of digits. Otherwise, returns the part as a
+ * string. */
 static Value path_part(Value part) {
     int64_t i = 0;
     for (size_t k = 0; k < part.n; k++) {
@@ -342,8 +344,8 @@ static Value map(Machine *m, const CallArgs *a) {
     return made;
 }
 
-/* Implements select and reject (for which `path` is VALUE_MISSING), and selectattr and rejectattr. `test` is the index
- * of the argument that names the test. */
+/* Implements select, reject, selectattr and rejectattr. For select and reject, `path` is VALUE_MISSING.
+ * `test` is the index of the argument that names the test. */
 static Value filtered(Machine *m, const CallArgs *a, Value path, size_t test, bool wanted) {
     const List *from = value_items(m, argument(a, 0, NULL));
     Value made = value_list(m, KIND_ITERATOR);
@@ -415,7 +417,7 @@ static Value sort_keys(Machine *m, Value v, Value path, bool with_case) {
     return keys;
 }
 
-/* Sorts items by keys with a merge sort, which is stable. `at` and `spare` hold n pairs each. */
+/* Sorts items by keys with a stable merge sort. `at` and `spare` hold n pairs each. */
 static void merge_sort(Machine *m, Pair *at, Pair *spare, size_t n, bool down) {
     for (size_t width = 1; width < n; width *= 2) {
         for (size_t begin = 0; begin < n && machine_spend(m, 1); begin += 2 * width) {

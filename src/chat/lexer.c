@@ -69,7 +69,8 @@ static size_t skip_space(const Lexer *l, size_t at) {
 
 /* ---- text between tags ---- */
 
-/* Adds the text before a tag. `sign` is the tag's - or +; any other character means that there is none. */
+/* Adds the text before a tag. `sign` is the tag's - or +; any other character means that the tag has no
+ * sign. */
 static void add_data(Lexer *l, size_t end, char sign, bool is_print) {
     const size_t begin = l->at;
     size_t kept = end;
@@ -91,8 +92,8 @@ static void add_data(Lexer *l, size_t end, char sign, bool is_print) {
     advance(l, end);
 }
 
-/* Skips the end of a block, which is +%}, or -%} and whitespace, or %} and a newline. Returns false if there is
- * none. */
+/* Skips the end of a block, which is +%}, or -%} and whitespace, or %} and a newline. Returns false if the
+ * block does not end here. */
 static bool skip_end(Lexer *l, size_t at, const char *end, bool plus, bool trim) {
     const char sign = at < l->n ? l->s[at] : '\0';
     const bool is_signed = sign == '-' || (plus && sign == '+');

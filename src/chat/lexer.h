@@ -32,9 +32,9 @@ typedef struct Token {
     double f;
 } Token;
 
-/* Splits a source into tokens, which belong to the arena. The last token is a TOKEN_END. */
+/* Splits a source into tokens. The tokens belong to the arena. The last token is a TOKEN_END. */
 Err lexer_run(const char *source, size_t n, Arena *, Token **tokens);
 /* Returns a user error "line N of the chat template: ...". */
 Err lexer_error(int line, const char *fmt, va_list);
-/* Returns whether the character is whitespace for Python's str.isspace and its regexes. */
+/* Returns whether Python's str.isspace and regular expressions treat the character as whitespace. */
 bool lexer_is_space(uint32_t character);

@@ -1,6 +1,6 @@
-/* The machine that runs a template: its limits, its memory and its error. A template is untrusted code, so the machine
- * counts all work. `err` is the first error, such as an exceeded limit. After an error, all functions in this folder
- * return immediately, and their results are meaningless. */
+/* The machine that runs a template: its limits, its memory and its error. A template is untrusted code, so
+ * the machine counts all work. `err` is the first error, such as an exceeded limit. After an error, all
+ * functions in this folder return immediately, with meaningless results. */
 #pragma once
 
 #include <stdbool.h>

@@ -36,7 +36,7 @@ typedef enum NodeType {
     NODE_IF,           /* if a: list, else: other */
     NODE_FOR,          /* for a in b if c: list, else: other */
     NODE_SET,          /* a = b */
-    NODE_SET_BLOCK,    /* a = list, filtered by b if it is not NULL */
+    NODE_SET_BLOCK,    /* a = list, filtered by b if b is not NULL */
     NODE_MACRO,        /* macro value(params): list */
     NODE_CALL_BLOCK,   /* like NODE_MACRO; a is the call that receives the block */
     NODE_FILTER_BLOCK, /* list, filtered by a */
@@ -97,8 +97,8 @@ void parser_fail(Parser *, const char *fmt, ...) __attribute__((format(printf, 2
 void parser_fail_at(Parser *, const char *expected);
 TreeNode *parser_node(Parser *, NodeType);
 void parser_push(Parser *, TreeNodes *, TreeNode *);
-/* Each function checks whether the current token matches. parser_skip and parser_expect move past a matching token;
- * parser_expect reports an error for any other. */
+/* Each function checks whether the current token matches. parser_skip and parser_expect move past a matching
+ * token; parser_expect reports an error for any other token. */
 bool parser_is(const Parser *, TokenType, const char *text);
 bool parser_skip(Parser *, TokenType, const char *text);
 void parser_expect(Parser *, TokenType, const char *text);

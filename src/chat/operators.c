@@ -196,7 +196,7 @@ static void format_text(Machine *m, Spec s, char type, Value v, Str *out) {
     pad(m, &s, shown.s, shown.n, 0, out);
 }
 
-/* Reads the number at *p. Returns 400 if the number is larger. */
+/* Reads the number at *p. Returns at most 400, even if the number is larger. */
 static int read_number(const char **p, const char *end) {
     int n = 0;
     for (; *p < end && **p >= '0' && **p <= '9'; ++*p) n = n < 400 ? n * 10 + (**p - '0') : n;

@@ -56,7 +56,7 @@ static TreeNode *target(Parser *p, bool with_namespace) {
     return tuple;
 }
 
-/* Reads a body in which `break` and `continue` do not affect loops outside it. */
+/* Reads a body in which `break` and `continue` do not affect loops outside the body. */
 static void captured(Parser *p, const char *end, TreeNodes *out) {
     const int loops = p->loops;
     p->loops = 0;
@@ -123,7 +123,7 @@ static void parse_params(Parser *p, TreeNodes *params) {
     }
 }
 
-/* Reads the body of a macro or call block, and records which special variables it uses. */
+/* Reads the body of a macro or call block, and records which special variables the body uses. */
 static void parse_macro_body(Parser *p, TreeNode *node, const char *end) {
     const bool rest = p->uses_rest, names = p->uses_names, caller = p->uses_caller;
     p->uses_rest = p->uses_names = p->uses_caller = false;

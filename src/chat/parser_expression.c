@@ -1,5 +1,5 @@
-/* Parses expressions. The precedence of operators is Jinja's, which differs from Python's: ~ binds tighter than +,
- * and unary operators bind tighter than filters. */
+/* Parses expressions. Operators have Jinja's precedence, not Python's: ~ binds tighter than +, and unary
+ * operators bind tighter than filters. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -338,7 +338,7 @@ typedef struct Level {
 
 static TreeNode *unary_with_filters(Parser *p) { return unary(p, true); }
 
-/* Reads operands separated by operators of the same precedence, which are left-associative. */
+/* Reads operands separated by left-associative operators of the same precedence. */
 static TreeNode *binary(Parser *p, TreeNode *operand(Parser *), const Level *levels) {
     TreeNode *left = operand(p);
     for (const Level *level = levels; level->text && !p->err.code;) {
@@ -376,7 +376,8 @@ static TreeNode *sum(Parser *p) {
     return binary(p, joined, (const Level[]){{"+", OP_ADD}, {"-", OP_SUB}, {NULL, 0}});
 }
 
-/* Reads the comparison operator at the current token. Returns false if there is none. */
+/* Reads the comparison operator at the current token. Returns false if the token is not a comparison
+ * operator. */
 static bool comparison(Parser *p, Op *op) {
     static const Level LEVELS[] = {{"==", OP_EQ}, {"!=", OP_NE}, {"<", OP_LT},
                                    {"<=", OP_LE}, {">", OP_GT},  {">=", OP_GE}};

@@ -278,7 +278,7 @@ static Value all_alnum(Machine *m, const CallArgs *a) { return all_are(m, a, is_
 static Value all_space(Machine *m, const CallArgs *a) { return all_are(m, a, lexer_is_space, false); }
 static Value all_ascii(Machine *m, const CallArgs *a) { return all_are(m, a, is_ascii, true); }
 
-/* Returns whether the text has cased letters and all of them have the wanted case. */
+/* Returns whether the text has cased letters and all cased letters have the wanted case. */
 static Value has_case(Machine *m, const CallArgs *a, UProperty wanted, UProperty other) {
     bool found = false;
     for (size_t i = 0; i < a->at[0].n && machine_spend(m, 1);) {

@@ -29,10 +29,11 @@ typedef struct TemplateLimits {
 /* Parses a template of n bytes. Returns an error if the syntax is invalid, or if the text is not UTF-8 or is longer
  * than 1 MiB. */
 Err template_parse(const char *source, size_t n, Template **out);
-void template_free(Template *); /* NULL is fine */
+void template_free(Template *); /* the argument may be NULL */
 
-/* Renders a template and appends the text to `out`. `variables` is an object that contains the template's variables,
- * and `now` is the local time that strftime_now prints. Returns an error if the template raises an error or reaches a
- * limit. `out` then contains part of the text. Any number of threads can render the same template concurrently. */
+/* Renders a template and appends the text to `out`. `variables` is an object that contains the template's
+ * variables, and `now` is the local time that strftime_now prints. Returns an error if the template raises an
+ * error or reaches a limit. After an error, `out` contains part of the text. Any number of threads can render
+ * the same template concurrently. */
 Err template_render(const Template *, const json_t *variables, const struct tm *now, TemplateLimits,
                     Str *out);

@@ -123,7 +123,8 @@ static void drop(ToolText *t, size_t n) {
     t->searched = 0;
 }
 
-/* If the first n bytes are calls, takes them, and ends the part after an end marker of `marker` bytes. */
+/* If the first n bytes are calls, adds the calls to t->calls, and drops these bytes and the `marker` bytes of
+ * the end marker. */
 static bool take_calls(ToolText *t, size_t n, size_t marker) {
     json_t *calls = read_calls(t->format, t->held.s, n);
     if (!calls) return false;

@@ -9,12 +9,14 @@
 
 typedef struct ToolFormat ToolFormat;
 
-/* Returns the format of calls that a chat template describes, or NULL if it describes no known format. */
+/* Returns the format of calls that a chat template describes, or NULL if the template describes no known
+ * format. */
 const ToolFormat *tool_format(const char *template, size_t n);
 
-/* How text represents calls: begin, before, {"name": NAME, arguments: VALUE}, after, end. A missing marker (`begin` or
- * `end`) is an empty string. If `between` is not NULL, it separates several calls inside one pair of markers.
- * Otherwise, each call has a separate pair of markers, and a newline may separate the pairs. */
+/* How text represents calls: begin, before, {"name": NAME, arguments: VALUE}, after, end. A missing marker
+ * (`begin` or `end`) is an empty string. If `between` is not NULL, one pair of markers can contain several
+ * calls, separated by `between`. Otherwise, each call has a separate pair of markers, and a newline may
+ * separate the pairs. */
 typedef struct ToolShape {
     const char *begin, *before, *arguments, *between, *after, *end;
 } ToolShape;
@@ -33,7 +35,7 @@ typedef struct ToolText {
     json_t *calls; /* the calls so far, or NULL (owned): [{"name": NAME, "arguments": JSON as text}, ...] */
 } ToolText;
 
-/* Appends to `content` the text that belongs to no call, except blanks next to calls. Text that looks like a call but
- * is not valid counts as content. `end` must be set for the last part. */
+/* Appends to `content` the text that belongs to no call, except blanks next to calls. Text that looks like a
+ * call but is not valid is treated as content. `end` must be set for the last part. */
 void tool_text_push(ToolText *, const char *text, size_t n, bool end, Str *content);
 void tool_text_free(ToolText *);

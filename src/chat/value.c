@@ -21,8 +21,8 @@ Value value_take(Machine *m, Str *text) {
     return v;
 }
 
-/* Memory is reserved after the newest concatenated string, so repeated concatenation, such as ns.text = ns.text ~ x,
- * extends it in place. The shorter string remains valid. */
+/* Memory is reserved after the newest concatenated string, so repeated concatenation, such as ns.text =
+ * ns.text ~ x, extends the string in place. The original, shorter string remains valid. */
 Value value_join(Machine *m, Value a, Value b) {
     if (!b.n) return a;
     if (!a.n) return b;
@@ -46,7 +46,7 @@ Value value_list(Machine *m, ListKind kind) {
     return (Value){.type = VALUE_LIST, .list = list};
 }
 
-/* Returns an array that has room for one more element. */
+/* Returns an array with space for one more element. */
 static void *grow(Machine *m, void *old, size_t n, size_t *cap, size_t size) {
     if (n < *cap) return old;
     void *made = machine_take(m, (*cap = 2 * n + 4) * size);

@@ -13,7 +13,8 @@ typedef enum ValueType {
     VALUE_INT, /* larger integers are an error */
     VALUE_FLOAT,
     VALUE_STRING,
-    /* a string after the filter `safe` or `escape`, which can only be printed and concatenated with ~ */
+    /* a string after the filter `safe` or `escape`; such a string can only be printed and concatenated with
+     * ~ */
     VALUE_MARKUP,
     VALUE_LIST,
     VALUE_DICT,
@@ -27,12 +28,13 @@ typedef enum ListKind {
     KIND_TUPLE,
     KIND_RANGE,
     KIND_VIEW,    /* dict.keys(), .values(), .items() */
-    KIND_ITERATOR /* the result of a filter such as map, which can be read once and has no length */
+    KIND_ITERATOR /* the result of a filter such as map; can be read only once, and has no length */
 } ListKind;
 
 typedef struct Value {
     ValueType type;
-    /* for an undefined attribute: the type that lacks it; for an undefined variable: VALUE_MISSING */
+    /* for an undefined attribute: the type that lacks the attribute; for an undefined variable:
+     * VALUE_MISSING */
     ValueType of;
     size_t n; /* bytes in a string, or in an undefined value's name */
     union {
@@ -114,10 +116,10 @@ void value_fail_undefined(Machine *, Value);
 void value_fail_type(Machine *, Value, const char *needs);
 bool value_true(Value);
 bool value_equal(Machine *, Value, Value);
-/* Compares two values, and returns < 0, 0 or > 0. It is an error if Python cannot compare the values. */
+/* Compares two values, and returns < 0, 0 or > 0. Values that Python cannot compare are an error. */
 int value_order(Machine *, Value, Value);
 bool value_contains(Machine *, Value container, Value item);
-/* Returns the items as a list, which must not be changed. Reads an iterator to its end. */
+/* Returns the items as a list. The list must not be changed. Reads an iterator to its end. */
 const List *value_items(Machine *, Value);
 /* Returns the result of len(), which counts characters if the value is a string. */
 int64_t value_length(Machine *, Value);

@@ -6,12 +6,12 @@
  * folder, renames the folder, and then changes the tracker. The hash of every tensor is checked before the tensor's
  * bytes are copied.
  *
- * The tensors of each parameter part are stored as boxes, which are ranges of global rows and columns. If several ranks
- * hold a box, only one of them writes it. A load copies the intersections of the stored boxes with the boxes that each
- * rank needs. A checkpoint can therefore be loaded into any parallel layout.
+ * The tensors of each parameter part are stored as boxes, which are ranges of global rows and columns. If
+ * several ranks hold a box, only one of them writes the box. A load copies the intersections of the stored
+ * boxes with the boxes that each rank needs. A checkpoint can therefore be loaded into any parallel layout.
  *
- * With a Comm, all ranks in the world (the registry's mesh) must call the same functions in the same order. All ranks
- * get the same error. A NULL Comm means that there is only one rank. */
+ * With a Comm, all ranks in the world (the registry's mesh) must call the same functions in the same order.
+ * Each function returns the same error on all ranks. A NULL Comm means that there is only one rank. */
 #pragma once
 
 #include <jansson.h>
@@ -38,9 +38,9 @@ typedef struct CkptItem {
     /* [n_ranges], the elements that `flat` contains, in ascending order. NULL means all elements. */
     const FlatRange *ranges;
     int n_ranges;
-    /* Loading: a NULL-terminated list of name prefixes. The model or the checkpoint may lack tensors whose names start
-     * with these prefixes. A load leaves model values unchanged if the checkpoint lacks them. NULL means that no tensor
-     * may be missing. */
+    /* Loading: a NULL-terminated list of name prefixes. The model or the checkpoint may lack tensors whose
+     * names start with these prefixes. A load does not change model values that the checkpoint lacks. NULL
+     * means that no tensor may be missing. */
     const char *const *optional;
     /* Loading: if `each` is set, the item contains only quantized weights (param/quantized.h), and `flat` holds the
      * elements of just one of them, [rows, columns]. `each` is called after each weight is loaded, before the next one
@@ -58,9 +58,9 @@ typedef struct CkptSaveOptions {
     int64_t retain_interval;
 } CkptSaveOptions;
 
-/* For each item, saves all parts of all parameters. Also saves rank 0's `state` (a borrowed object). Then deletes old
- * checkpoints. After an error, all earlier checkpoints still exist, and no incomplete checkpoint appears to be
- * complete. */
+/* Saves all parts of all parameters for each item, and rank 0's `state` (a borrowed object), and then deletes
+ * old checkpoints. After an error, all earlier checkpoints still exist, and no incomplete checkpoint appears
+ * to be complete. */
 Err ckpt_save(const char *dir, const CkptSaveOptions *, Comm *, const Registry *, const CkptItem *,
               int n_items, const json_t *state);
 
@@ -85,9 +85,9 @@ typedef struct Ckpt Ckpt;
 /* Sets *iteration to the iteration in the tracker file or, if there is no tracker file, to the iteration of the
  * newest checkpoint. If no checkpoint exists, sets *iteration to -1. */
 Err ckpt_latest(const char *dir, int64_t *iteration);
-/* Resolves a path to a checkpoint folder or to one checkpoint in it. For DIR/iter_N, *dir is DIR and *iteration is N.
- * Otherwise, *dir is the path and *iteration is -1. Release *dir with free(). Returns a user error if the path is a
- * checkpoint that is not named iter_N. */
+/* Resolves a path to a checkpoint folder or to one checkpoint in it. For DIR/iter_N, *dir is DIR and
+ * *iteration is N. For any other path, *dir is the path and *iteration is -1. Release *dir with free().
+ * Returns a user error if the path is a checkpoint that is not named iter_N. */
 Err ckpt_locate(const char *path, char **dir, int64_t *iteration);
 /* Lists the iterations of all checkpoints that appear to be complete, in ascending order. Release the list with
  * free(). */
@@ -97,7 +97,8 @@ Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n);
  * the option that loads it. After an error, *out is NULL. */
 Err ckpt_open(const char *dir, int64_t iteration, Comm *, Ckpt **out);
 void ckpt_close(Ckpt *);
-/* Returns the manifest, which contains the iteration, the state and all tensors. The checkpoint owns it. */
+/* Returns the manifest, which contains the iteration, the state and all tensors. The checkpoint owns the
+ * manifest. */
 const Manifest *ckpt_manifest(const Ckpt *);
 /* Returns whether any tensor with this suffix is stored. */
 bool ckpt_has(const Ckpt *, const char *suffix);
@@ -112,6 +113,6 @@ Err ckpt_verify(const Ckpt *);
  * the load, the caller must round values that are stored in 16 bits (registry_round_values). */
 Err ckpt_load(const Ckpt *, const Registry *, const CkptItem *, int n_items);
 /* Appends a line for each part: the XXH3-128 of its content (row-major, as one box), dtype, shape and name.
- * The last line is the hash of the lines before it. Equal content produces equal lines, regardless of how the content is
- * sharded. */
+ * The last line is the hash of all previous lines. Equal content produces equal lines, regardless of how the
+ * content is sharded. */
 Err ckpt_digest(const Ckpt *, Str *out);

@@ -73,7 +73,7 @@ static Err parse_tracker(const char *dir, const char *path, const Str *text, int
     *iteration = strtoll(text->s, &end, 10);
     if (!errno && end != text->s && *iteration >= 0 && end + strspn(end, " \r\n") == text->s + text->len)
         return ERR_OK;
-    return err_user("'%s' contains %s, not the number of a checkpoint; write a number to it, or "
+    return err_user("'%s' contains %s, not a checkpoint's iteration; write an iteration to the file, or "
                     "specify one checkpoint's folder",
                     path, quote(text->s).s);
 }
@@ -140,8 +140,8 @@ Err ckpt_lock(const char *dir, int *lock) {
     return ERR_OK;
 }
 
-/* Removes all folders with this suffix. Renames are made durable first. Otherwise, a power failure could undo a rename
- * after files were deleted, and a checkpoint would lack files. */
+/* Removes all folders with this suffix. Renames are made durable first, because a power failure could
+ * otherwise undo a rename after files were deleted, and a checkpoint would lack files. */
 static Err remove_all(const char *dir, const char *suffix) {
     int64_t *all, n;
     Err e = list(dir, suffix, &all, &n);
@@ -160,8 +160,9 @@ Err folder_clean(const char *dir) {
     return remove_all(dir, ASIDE);
 }
 
-/* Renames `from` to `to`. If `to` exists and the file system supports it, exchanges the two folders atomically.
- * Otherwise, first renames the old `to` to `aside`, which folder_clean later deletes. */
+/* Renames `from` to `to`. If `to` exists, exchanges the two folders atomically if the file system supports
+ * such an exchange. If exchanges are not supported, first renames the old `to` to `aside`, which folder_clean
+ * later deletes. */
 static Err replace(const char *from, const char *to, const char *aside) {
     if (file_exists(to)) {
         if (!renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE)) return ERR_OK;

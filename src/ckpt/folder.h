@@ -13,7 +13,7 @@ Err folder_of_megatron(const char *folder);
 /* Deletes the files left by a replaced checkpoint, an interrupted save or an interrupted deletion. */
 Err folder_clean(const char *dir);
 /* Renames the complete, synced folder iter_N.tmp to iter_N, replacing an older iter_N, and then writes N into
- * the tracker. Both changes are durable. */
+ * the tracker. The rename and the write are durable. */
 Err folder_publish(const char *dir, int64_t iteration);
 /* Deletes old checkpoints according to the options, but never those for options->iteration or later. Calls folder_clean
  * at the end. */

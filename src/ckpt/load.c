@@ -125,7 +125,8 @@ static bool knows_fp8_state(const Plan *plan) {
     return false;
 }
 
-/* Returns an error if the checkpoint contains tensors that no rank has. All ranks return the same error. */
+/* Returns an error if the checkpoint contains tensors that no rank has. The function returns the same error
+ * on all ranks. */
 static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) {
     const Ckpt *c = plan->ckpt;
     const Manifest *m = &c->manifest;

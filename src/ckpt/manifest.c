@@ -101,8 +101,8 @@ void manifest_print_tensors(const Manifest *m, Str *out) {
     }
 }
 
-/* Assembles the manifest's text. `entries` contains all ranks' entries. The hash at the end covers all bytes before
- * it. */
+/* Assembles the manifest's text. `entries` contains all ranks' entries. The hash at the end covers all bytes
+ * before the hash. */
 void manifest_print(const Manifest *m, const char *entries, size_t n, Str *out) {
     char hex[33];
     size_t begin = out->len;

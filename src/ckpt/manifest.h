@@ -20,7 +20,7 @@
 #include "base/str.h"
 #include "param/param.h"
 
-/* Computes the intersection of two boxes; returns false if it is empty. */
+/* Computes the intersection of two boxes; returns false if the intersection is empty. */
 bool box_intersect(const Box *, const Box *, Box *out);
 
 typedef struct CkptTensor {

@@ -53,7 +53,7 @@ static Err map_file(const Ckpt *c, int64_t file) {
     char *path = mem_printf("%s/%s", c->folder, f->name);
     Err e = file_map(path, map);
     if (!e.code && (int64_t)map->size != f->bytes) {
-        e = err_user("'%s' is damaged: it has %zu bytes instead of the %lld in the manifest", path, map->size,
+        e = err_user("'%s' is damaged: it has %zu bytes, but the manifest states %lld", path, map->size,
                      (long long)f->bytes);
         file_unmap(map);
     }

@@ -121,8 +121,8 @@ static Err place(const char *path, Safetensors *s, Entry *entries, size_t n, con
         Entry *e = &entries[i];
         if (e->begin != end || e->end > size)
             return bad(path,
-                       "tensor %s has the bytes %lld to %lld, but the first must be %lld, and the file has "
-                       "%lld bytes of tensors",
+                       "tensor %s occupies bytes %lld to %lld, but it must begin at byte %lld, and the file "
+                       "has %lld bytes of tensor data",
                        quote(e->tensor.name).s, (long long)e->begin, (long long)e->end, (long long)end,
                        (long long)size);
         end = e->end;
@@ -134,7 +134,7 @@ static Err place(const char *path, Safetensors *s, Entry *entries, size_t n, con
                              (size_t)(e->end - e->begin));
     }
     if (end != size)
-        return bad(path, "the tensors need %lld bytes, but the file has %lld bytes of tensors",
+        return bad(path, "the tensors need %lld bytes, but the file has %lld bytes of tensor data",
                    (long long)end, (long long)size);
     s->tensors = mem_grow(s->tensors, (size_t)s->count + n + 1, sizeof *s->tensors);
     for (size_t i = 0; i < n; i++) s->tensors[s->count++] = entries[i].tensor;
@@ -202,7 +202,8 @@ static bool is_open(const Safetensors *s, const char *name) {
     return false;
 }
 
-/* Opens the files that an index lists, {"weight_map": {tensor: file}}. They must contain exactly these tensors. */
+/* Opens the files that an index lists, {"weight_map": {tensor: file}}. The files must contain exactly the
+ * tensors in the index. */
 static Err open_mapped(Safetensors *s, const char *path, const json_t *map) {
     if (!json_object_size(map)) return err_user("'%s' has no weight_map; download it again", path);
     const char *slash = strrchr(path, '/'), *tensor;

@@ -45,7 +45,7 @@ static char *header_text(const Place *places, int64_t count, const MetaText *met
                                                  (json_int_t)end));
     }
     CHECK(!refused && json_object_size(header) == (size_t)(count + (num_metadata > 0)),
-          "a name is not UTF-8, or two tensors have it");
+          "a name is not UTF-8, or two tensors have the same name");
     char *text = json_dumps(header, JSON_COMPACT);
     json_decref(header), json_decref(meta);
     return text;

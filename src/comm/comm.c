@@ -89,7 +89,7 @@ static void check_call(const Comm *c, const CommCall *call) {
     CHECK((unsigned)call->kind < COMM_KINDS && call->site, "an operation of kind %d has no call site",
           (int)call->kind);
     CHECK(g->size > 0 && g->rank >= 0 && g->rank < g->size && mesh_member(g, g->rank) == c->rank,
-          "at '%s': rank %d is not member %d of %d of this group", call->site, c->rank, g->rank, g->size);
+          "at '%s': rank %d is not member %d in this group of %d", call->site, c->rank, g->rank, g->size);
     CHECK(call->n >= 0, "at '%s': %lld is not a valid number of elements", call->site, (long long)call->n);
     if (is_message(call->kind) || call->kind == COMM_BROADCAST)
         CHECK(call->peer >= 0 && call->peer < g->size &&
@@ -142,7 +142,7 @@ static CommWork *take_work(Comm *c, const CommCall *call) {
     return w;
 }
 
-/* Copies the input to the output, which is all that an operation in a one-member group does. */
+/* Copies the input to the output. An operation in a one-member group does nothing else. */
 static void copy_own(const CommCall *call) {
     if (call->kind == COMM_BARRIER || call->kind == COMM_BROADCAST || call->in == call->out) return;
     const int64_t n = call->kind == COMM_ALL_TO_ALL ? call->in_counts[0] : call->n;
@@ -220,7 +220,7 @@ static double bus_bytes(const CommCall *call) {
     }
 }
 
-/* Returns whether the host measures the time. A GPU transport measures time on its streams. */
+/* Returns whether the host measures the operation's time. A GPU transport measures time on its streams. */
 static bool is_timed_here(const Comm *c, const CommWork *w) {
     return is_profiled(c, w) && w->begin_ns && !(on_device(c, w) && device_is_discrete(w->call.device));
 }
@@ -235,7 +235,7 @@ static void add_flight(Comm *c, const CommWork *w) {
 static void start(Comm *c, CommWork *w) {
     w->begin_ns = is_profiled(c, w) ? clock_ns() : 0;
     if (w->begin_ns) c->profile[w->call.group.axes].bytes += bus_bytes(&w->call);
-    if (on_device(c, w)) { /* in this case, comm_wait returns immediately */
+    if (on_device(c, w)) { /* comm_wait does not block for such operations */
         w->transport->start(c, w);
         return;
     }

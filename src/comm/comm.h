@@ -1,5 +1,5 @@
-/* Communication between ranks. A Comm is one rank's endpoint. A Comm has two transports. The memory that contains a
- * call's buffers determines which one the call uses:
+/* Communication between ranks. A Comm is one rank's endpoint, and has two transports. The memory that
+ * contains a call's buffers determines which transport the call uses:
  *
  *   host     the ranks run as threads of this process, or as processes that MPI or TCP connects. With comm_null, this
  *            rank runs alone and no data arrive, as in a dry run
@@ -10,11 +10,12 @@
  * and an all-gather. 16-bit elements are added in float and rounded once. NCCL may add in a different order, which
  * depends only on the group, the count and the dtype. In the exact lane, all orders give bitwise equal results.
  *
- * Members of a group must start the same operations in the same order. Groups with the same members in the same order
- * count as one group. Different groups are independent, as are the two directions of messages between a pair of ranks.
- * NCCL adds two conditions. A group's first collective, first all-to-all and first message block until all members have
- * started that operation, so all ranks must start these operations in the same order. Only neighbours in the group can
- * exchange messages; the last and first members are neighbours.
+ * Members of a group must start the same operations in the same order. Groups with the same members in the
+ * same order are treated as one group. Different groups are independent, as are the two directions of
+ * messages between a pair of ranks. NCCL adds two conditions. A group's first collective, first all-to-all
+ * and first message block until all members have started that operation, so all ranks must start these
+ * operations in the same order. Only neighbours in the group can exchange messages; the last and first
+ * members are neighbours.
  *
  * It is a fault if a member does not start an operation within the deadline, or starts it with a different kind, count,
  * dtype or site. If ranks run as processes, it is also a fault if a process ends early or stops running. The fault
@@ -33,11 +34,12 @@ typedef enum CommKind {
     COMM_BARRIER,
     COMM_BROADCAST,  /* copies n elements from the root `peer` to all members, in place in `out` */
     COMM_ALL_REDUCE, /* reduces n elements; in == out is allowed */
-    /* gathers n elements from each member, member-major; in == out + rank * n is allowed */
+    /* gathers n elements from each member, in member order; in == out + rank * n is allowed */
     COMM_ALL_GATHER,
     /* reduces size * n elements; this member receives n of them; out == in + rank * n is allowed */
     COMM_REDUCE_SCATTER,
-    /* sends in_counts[i] elements to member i, and receives out_counts[i] from it; packed, member-major */
+    /* sends in_counts[i] elements to member i, and receives out_counts[i] elements from member i; buffers are
+     * packed in member order */
     COMM_ALL_TO_ALL,
     COMM_SEND, /* sends n elements to member `peer` */
     COMM_RECV, /* receives n elements from member `peer` */
@@ -53,8 +55,8 @@ typedef struct CommCall {
     DType dtype;
     Group group;
     const char *site; /* name of the op that communicates, for reports; must be a string constant */
-    const void *in;   /* contiguous; must not change until the wait */
-    void *out;        /* contiguous; undefined until the wait */
+    const void *in;   /* contiguous; must not change until comm_wait returns */
+    void *out;        /* contiguous; undefined until comm_wait returns */
     int64_t n;        /* number of elements (CommKind), which may be 0 */
     const int64_t *in_counts, *out_counts; /* [group.size], ALL_TO_ALL only; read before comm_start returns */
     int peer;       /* SEND, RECV, BROADCAST: index of the other member, or of the root */
@@ -70,26 +72,27 @@ typedef struct CommWork CommWork;
  * operation runs after all earlier calls on that device. The rank that started an operation must wait for it exactly
  * once. A rank can wait for its operations in any order. */
 CommWork *comm_start(Comm *, const CommCall *);
-/* For host memory, returns once the result is available. For a device, returns earlier, but later calls on the device
- * run after the operation. The host then reads the result with device_read or device_view, which wait for the
- * device. */
+/* Waits for an operation. For host memory, returns once the result is available. For a device, returns
+ * earlier, but later calls on the device run after the operation. The host must then read the result with
+ * device_read or device_view, which wait for the device. */
 void comm_wait(Comm *, CommWork *);
 /* Calls comm_start and comm_wait. In a one-member group, copies `in` to `out`. */
 void comm_run(Comm *, const CommCall *);
 /* Reduces x[n] over the group's members, in place. */
 void comm_all_reduce(Comm *, Group, const char *site, CommReduction, DType, void *x, int64_t n);
 
-/* Call this function after launching a graph that contains operations of `comm`, so that a missing member is detected.
- * The deadline then applies to the entire graph. A graph must not contain staged operations. */
+/* Call this function after launching a graph that contains operations of `comm`, so that a missing member is
+ * detected. After the call, the deadline applies to the entire graph. A graph must not contain staged
+ * operations. */
 void comm_launched(Comm *comm, const char *site);
 
 /* Replaces the deadline of CommOptions for all operations that this rank starts later. All ranks should call this
  * function, because the first rank that exceeds its deadline ends the world. No device operation may be in flight. */
 void comm_set_deadline(Comm *, double seconds);
 
-/* A function that runs in this rank's process when a communication fault ends the world, after the report and before
- * the process ends. A farewell may run on any thread, can take a few seconds, and must not use the Comm. A failed CHECK
- * does not call it. */
+/* A function that runs in this rank's process when a communication fault ends the world, after the report and
+ * before the process ends. A farewell may run on any thread, can take a few seconds, and must not use the
+ * Comm. A failed CHECK does not call the farewell. */
 typedef struct CommFarewell {
     void (*fn)(void *arg);
     void *arg;
@@ -104,7 +107,7 @@ Group comm_everyone(const Comm *); /* the group of all ranks, in order */
 typedef struct CommDeviceOptions {
     const char *library; /* the file name of NCCL; NULL means whichever library the loader finds */
     bool required;       /* whether staging of GPU memory is a user error */
-    int most_blocks;     /* maximum number of thread blocks per NCCL kernel; 0 if NCCL chooses it */
+    int most_blocks;     /* maximum number of thread blocks per NCCL kernel; 0 if NCCL chooses the number */
     /* whether comm_register will be called; if so, a library that lacks windows is a user error */
     bool registers;
 } CommDeviceOptions;
@@ -112,23 +115,23 @@ typedef struct CommDeviceOptions {
 /* Writes "through host memory", followed by MPI or TCP if the ranks run as processes. A NULL Comm means that there is
  * only one rank. */
 void comm_describe_host(const Comm *, char text[200]);
-/* Selects the transport for memory of `device`: NCCL if no two ranks share a GPU and NCCL can be loaded, and staging
- * otherwise. All ranks must call this function with the same options, and all ranks get the same result. Returns a
- * user error if a named library cannot be used, or if its version differs between ranks. `text` describes the
- * transport and the reason. Call comm_close_device before the device is freed. A NULL Comm means that there is only
- * one rank. */
+/* Selects the transport for memory of `device`: NCCL if no two ranks share a GPU and NCCL can be loaded, and
+ * staging otherwise. All ranks must call this function with the same options, and all ranks get the same
+ * result. Returns a user error if a named library cannot be used, or if the version of NCCL differs between
+ * ranks. `text` describes the transport and the reason. Call comm_close_device before the device is freed. A
+ * NULL Comm means that there is only one rank. */
 Err comm_open_device(Comm *, Device *, const CommDeviceOptions *, char text[200]);
 /* Checks that comm_open_device accepts this library for discrete devices or, if `discrete` is false, for
  * other devices. The library stays loaded. */
 Err comm_check_library(const char *library, bool discrete);
 /* All ranks must call this function. The call returns when all ranks have closed the transport. */
 void comm_close_device(Comm *);
-/* Registers device memory with the group's communicator as a symmetric NCCL window. All-gathers and sums whose inputs
- * and outputs are in such windows need fewer thread blocks. All-gathers run on copy engines, without thread blocks,
- * unless the group is the tensor-parallel group. All members must call this function together, with the same number of
- * bytes. For each operation, all members must use the same offsets in their windows. The device must be opened with
- * DeviceSpec.exports. The call has no effect if the group has only one member, if the transport is not NCCL, or if it
- * was opened without `registers`. */
+/* Registers device memory with the group's communicator as a symmetric NCCL window. All-gathers and sums
+ * whose inputs and outputs are in such windows need fewer thread blocks. All-gathers run on copy engines,
+ * without thread blocks, unless the group is the tensor-parallel group. All members must call this function
+ * together, with the same number of bytes. For each operation, all members must use the same offsets in their
+ * windows. The device must be opened with DeviceSpec.exports. The call has no effect if the group has only
+ * one member, if the transport is not NCCL, or if the transport was opened without `registers`. */
 void comm_register(Comm *, const Group *, void *memory, size_t bytes);
 /* Checks that all members of each group have used the same offsets in their windows since the last call. NCCL does not
  * check the offsets: if they differ, it writes data to wrong addresses. All ranks must call this function. */
@@ -148,8 +151,8 @@ typedef struct CommOptions {
     const char *build;
 } CommOptions;
 
-/* Runs fn(arg, comm) as ranks 0..world-1, each in a separate thread (rank 0 in the caller's), and returns once all
- * ranks have returned. It is a fault if a rank returns while another rank waits for it. */
+/* Runs fn(arg, comm) as ranks 0..world-1, each in a separate thread (rank 0 in the caller's thread), and
+ * returns once all ranks have returned. It is a fault if a rank returns while another rank waits for it. */
 typedef void CommMain(void *arg, Comm *);
 void comm_threads(int world, const CommOptions *, CommMain *fn, void *arg);
 
@@ -175,8 +178,8 @@ typedef struct CommLaunch {
 
 /* Returns a user error if variables are missing, or if the launcher needs MPI and this program was built without it. */
 Err comm_launch(CommLaunch *);
-/* Return the number of processes and this process's index. Without a launcher, these are 1 and 0. -1 means that the
- * value is unknown. */
+/* Return the number of processes and this process's index. Without a launcher, the number is 1 and the index
+ * is 0. -1 means that the value is unknown. */
 int comm_processes(void);
 int comm_process(void);
 
@@ -194,27 +197,29 @@ bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err *error);
 
 /* ---- exposed communication ---- */
 
-/* `exposed` is how long this rank's computation waits for operations. For NCCL, this is the time that the device waits;
- * for other transports, it is the time that the host spends in comm_start and comm_wait. Staging waits for the device
- * first. `flight` is how long operations take, including waits for members that start late. NCCL on GPUs measures it on
- * the operation's stream; other transports measure it from comm_start until comm_wait returns. */
+/* `exposed` is how long this rank's computation waits for operations. For NCCL, this is the time that the
+ * device waits; for other transports, it is the time that the host spends in comm_start and comm_wait. A
+ * staged operation first waits for the device, so that this time excludes earlier work on the device.
+ * `flight` is how long operations take, including waits for members that start late. NCCL on GPUs measures
+ * this time on the operation's stream; other transports measure it from comm_start until comm_wait
+ * returns. */
 typedef struct CommProfile {
     OpProfile exposed, flight;
     /* number of bytes that a ring algorithm would send from this rank (nccl-tests' bus bytes) */
     double bytes;
 } CommProfile;
 
-/* Starts adding this rank's operations to profile[axes of the group] (mesh_axes_text). Operations in a CUDA graph are
- * not counted. The sums are complete after device_wait. A NULL profile ends the measurement. An operation in host
- * memory first waits for the device `computes`, unless it is NULL, so that the exposed time excludes this device's
- * work. */
+/* Starts to add the times of this rank's operations to profile[axes of the group] (mesh_axes_text).
+ * Operations in a CUDA graph are not counted. The sums are complete after device_wait. A NULL profile ends
+ * the measurement. If `computes` is not NULL, an operation in host memory first waits for this device, so
+ * that the exposed time excludes the device's work. */
 enum { COMM_PROFILE = 1 << AXES };
 void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 
 /* ---- planning ---- */
 
-/* Records the communicators that NCCL would open on this rank for an operation on GPU memory, without starting it. The
- * Comm must come from comm_null. */
+/* Records the communicators that NCCL would open on this rank for an operation on GPU memory, without
+ * starting the operation. The Comm must come from comm_null. */
 void comm_plan(Comm *, const CommCall *);
 /* Returns the number of open communicators or, if `open` is false, of those that comm_plan has recorded. */
 int comm_communicators(const Comm *, bool open);
@@ -238,6 +243,6 @@ void comm_dump(const Comm *, int64_t last, FILE *);
  * 0. */
 typedef struct CommSabotage {
     int64_t nth;    /* -1 means that no operation is changed */
-    double delay_s; /* seconds by which the operation is delayed; 0 means that it is skipped */
+    double delay_s; /* seconds by which the operation is delayed; 0 means that the operation is skipped */
 } CommSabotage;
 void comm_sabotage(Comm *, CommSabotage);

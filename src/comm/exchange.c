@@ -145,8 +145,8 @@ static void reduce(Exchange *x) {
     comm_reduce(call->reduction, call->dtype, in, size, 0, out.elements, out.at);
 }
 
-/* Computes this rank's part of the result once all parts have arrived. No member reads `in` any more, so `out` may
- * alias `in`. */
+/* Computes this rank's part of the result once all parts have arrived. No member still reads `in`, so `out`
+ * may alias `in`. */
 static void compute(Exchange *x) {
     const CommWork *w = x->work;
     const CommKind kind = w->call.kind;
@@ -238,7 +238,7 @@ static void start(Comm *c, CommWork *w) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Reports the members that have sent no announcement. If there are none, reports the members whose data have not
+/* Reports the members that have sent no announcement or, if all members have, the members whose data have not
  * arrived. */
 static _Noreturn void late(Comm *c, Exchange *x) {
     const Processes *p = c->host_state;
@@ -251,8 +251,8 @@ static _Noreturn void late(Comm *c, Exchange *x) {
     watch_end_world(c, x->work, x->arrived, why);
 }
 
-/* Prints a warning. A member may also stop after its announcement. The first missing message then identifies the
- * member. */
+/* Prints a warning about late members. If a member stops after its announcement, the first missing message
+ * identifies the member. */
 static void warn(const Comm *c, Exchange *x) {
     const CommWork *w = x->work;
     const size_t members = (size_t)w->channel->members;
@@ -297,8 +297,8 @@ static int still_running(const Comm *c) {
     return -1;
 }
 
-/* Announces to all other ranks that this rank starts no more operations, so that no rank waits for it. Then waits until
- * all other ranks have announced the same. */
+/* Announces to all other ranks that this rank starts no more operations, so that no rank waits for this rank.
+ * Then waits until all other ranks have announced the same. */
 static void leave(Comm *c) {
     Processes *p = c->host_state;
     CHECK(c->open == 0, "rank %d returned without waiting for %d operations", c->rank, c->open);
@@ -311,8 +311,8 @@ static void leave(Comm *c) {
         if (progress(c)) continue;
         if (clock_ns() >= deadline) {
             char why[160];
-            snprintf(why, sizeof why, "rank %d has returned, but rank %d has not, after %g s", c->rank, r,
-                     c->deadline_s);
+            snprintf(why, sizeof why, "rank %d has returned, but rank %d has not returned after %g s",
+                     c->rank, r, c->deadline_s);
             watch_end_world(c, NULL, NULL, why);
         }
         watch_rest(p, ++tries);

@@ -1,8 +1,8 @@
-/* The transport between ranks that run as separate processes. A wire (MPI or TCP) carries bytes between them. Every
- * operation consists of messages between pairs of processes. Each member first announces its operation to every other
- * member, and then sends its data. A report can therefore name a member that is late or that starts a different
- * operation. This transport computes sums in member order. A member receives its share of every member's input, adds
- * these shares and, in an all-reduce, sends the result to all members.
+/* The transport between ranks that run as separate processes. A wire (MPI or TCP) carries bytes between these
+ * processes. Every operation consists of messages between pairs of processes. Each member first announces its
+ * operation to every other member, and then sends its data. A report can therefore name a member that is late
+ * or that starts a different operation. This transport computes sums in member order. A member receives its
+ * share of every member's input, adds these shares and, in an all-reduce, sends the result to all members.
  *
  * comm_start and comm_wait advance all operations. While the rank computes, a second thread in its process receives
  * messages a few times a second. Each process also sends heartbeats to one process and watches another. If a process is
@@ -16,8 +16,8 @@
 typedef enum Say {
     STARTS,   /* the sender starts an operation */
     RETURNED, /* the sender starts no more operations */
-    /* requests the receiver's state before the sender ends the world; if the report is about a device operation, key
-     * and seq identify it, because members do not announce it */
+    /* requests the receiver's state before the sender ends the world; if the report is about a device
+     * operation, key and seq identify the operation, because members do not announce device operations */
     ASKS,
     TELLS, /* contains the sender's state: its last operation */
     /* asks whether the receiver has started the device operation that key and seq identify, so that a warning can name
@@ -93,7 +93,7 @@ typedef struct Exchange {
     int *tag_in, *tag_out; /* [members] */
     char *parts;           /* in reductions: this rank's share of each member's input */
     WireMessage **message; /* [capacity]; the first `done` of them have completed */
-    int *peer;             /* the member of each message */
+    int *peer;             /* the other member of each message */
     int messages, done, capacity;
     bool warned; /* whether a warning about late members was printed */
     struct Exchange *next;
@@ -114,7 +114,8 @@ typedef struct Processes {
     const Wire *wire;
     void *line;           /* the wire's state */
     pthread_mutex_t lock; /* protects all fields and the wire. Only the rank's thread changes `active` and
-                             advances exchanges. The other thread changes an exchange only when a member announces it */
+                           * advances exchanges. The other thread changes an exchange only when a member
+                           * announces its operation */
     pthread_cond_t closing;
     pthread_t watcher;
     bool closed;
@@ -125,7 +126,7 @@ typedef struct Processes {
     bool *answered;         /* [world], whether the rank has answered ASKS */
     int64_t heard_ns;       /* time of the watched rank's last sign of life; 0 if there was none yet */
     int lost;               /* a rank that was lost before its function returned, or -1 if there is none */
-    int64_t lost_ns;        /* time at which this rank was lost */
+    int64_t lost_ns;        /* time at which the rank `lost` was lost */
     bool ending;            /* whether this rank is about to print a fault report */
     const CommKey *end_key; /* the operation that the report is about, or NULL if there is none */
     int64_t end_seq;

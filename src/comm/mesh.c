@@ -23,7 +23,7 @@ Mesh mesh_make(int world, int rank, const int size[AXES]) {
         expert = size[AXIS_ETP] * size[AXIS_EP] * size[AXIS_PP];
     CHECK(dense > 0 && world % dense == 0, "%d ranks are not a multiple of tp*cp*pp = %d", world, dense);
     CHECK(expert > 0 && world % expert == 0, "%d ranks are not a multiple of etp*ep*pp = %d", world, expert);
-    CHECK(rank >= 0 && rank < world, "rank %d of %d", rank, world);
+    CHECK(rank >= 0 && rank < world, "rank %d is not in a world of %d ranks", rank, world);
     m.size[AXIS_DP] = world / dense;
     m.size[AXIS_EDP] = world / expert;
     place(&m, DENSE);

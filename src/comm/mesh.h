@@ -39,9 +39,9 @@ int mesh_member(const Group *, int i);
 /* Returns a group with the same members in the same order and the fewest axes. Two groups have equal member lists if
  * and only if their simplified forms are equal except for `rank`. */
 Group group_simplify(const Group *);
-/* Splits a group into consecutive blocks of `size` members. group_inner is this rank's block. group_outer consists of
- * the ranks that have this rank's index in each block (hierarchical context parallelism, hybrid sharding). Every member
- * computes the same blocks. `size` must divide the group's size and, if the members are not evenly spaced, the size of
- * each axis that it splits. Any other size is a fault. */
+/* Splits a group into consecutive blocks of `size` members. group_inner is this rank's block. group_outer
+ * consists of the ranks that have this rank's index in each block (hierarchical context parallelism, hybrid
+ * sharding). Every member computes the same blocks. `size` must divide the group's size and, if the members
+ * are not evenly spaced, the size of each axis that it splits. Any other value of `size` is a fault. */
 Group group_inner(const Group *, int size);
 Group group_outer(const Group *, int size);

@@ -197,7 +197,7 @@ Comm *comm_mpi(const CommOptions *options) {
     MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->data));
     MPI_CHECK(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag_limit, &found));
     listen(mpi);
-    /* 32767 is MPI's minimum */
+    /* MPI guarantees that tags up to 32767 are valid */
     return comm_exchange(&MPI, mpi, found ? *tag_limit : 32767, world, rank, options);
 }
 

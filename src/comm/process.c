@@ -78,7 +78,7 @@ static Err by_torchrun(CommLaunch *out) {
         if (!text_of(NEEDED[i]))
             return err_user(
                 "%s is set, but %s is not: processes that a launcher starts need RANK, WORLD_SIZE, "
-                "MASTER_ADDR and MASTER_PORT; without a launcher, unset them and use --ranks",
+                "MASTER_ADDR and MASTER_PORT; without a launcher, unset these variables and use --ranks",
                 text_of("RANK") ? "RANK" : "WORLD_SIZE", NEEDED[i]);
     /* If torchrun's agent has a store, the store listens on MASTER_PORT, so process 0 uses the next port. */
     const char *agent = text_of("TORCHELASTIC_USE_AGENT_STORE"), *run = text_of("TORCHELASTIC_RUN_ID"),

@@ -3,7 +3,7 @@
 #include "base/fault.h"
 #include "comm/transport.h"
 
-enum { BLOCK = 512 }; /* number of elements; a block's sums fit into the first-level cache */
+enum { BLOCK = 512 }; /* number of elements; the accumulators of a block fit into the L1 cache */
 
 /* Reduces x into a. A sum is a left fold. Comparisons with a NaN are false, so the first NaN remains. */
 static void fold_f64(CommReduction r, double *a, const double *x, int64_t n) {

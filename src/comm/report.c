@@ -48,7 +48,8 @@ bool comm_mismatch(const CommFacts *mine, int my_rank, const CommFacts *theirs, 
     char a[150], b[150], counts[120] = "";
     text_of(mine, a, sizeof a), text_of(theirs, b, sizeof b);
     if (mine->kind == COMM_ALL_TO_ALL && theirs->kind == COMM_ALL_TO_ALL)
-        snprintf(counts, sizeof counts, " (sent %lld and expected %lld; sent back %lld and expected %lld)",
+        snprintf(counts, sizeof counts,
+                 " (%lld sent, %lld expected; in the other direction, %lld sent, %lld expected)",
                  (long long)mine->sends, (long long)theirs->expects, (long long)theirs->sends,
                  (long long)mine->expects);
     snprintf(why, SIZE, "the %s differs: rank %d starts %s, rank %d starts %s%s", what, my_rank, a,

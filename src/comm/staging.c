@@ -1,6 +1,7 @@
-/* Operations on the memory of a device that has no transport. Starting an operation copies the input to host memory,
- * where the host transport runs it. Waiting for it copies the result back. The host blocks during both copies. Staging
- * is slow, but it is a reference for faster transports. */
+/* Operations on the memory of a device that has no transport. Starting an operation copies the input to host
+ * memory, where the host transport runs the operation. Waiting for the operation copies the result back to
+ * the device. The host blocks during both copies. Staging is slow, but it is a reference for faster
+ * transports. */
 #include <stdlib.h>
 
 #include "base/mem.h"

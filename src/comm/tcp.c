@@ -214,7 +214,7 @@ static bool tcp_done(void *wire, WireMessage *m) {
     return done;
 }
 
-/* Handles a frame's head. Returns false if it is not valid. */
+/* Handles a frame's head. Returns false if the head is not valid. */
 static bool begin_frame(Tcp *t, int rank, const Frame *f) {
     Peer *p = &t->peer[rank];
     WireMessage *m;

@@ -42,7 +42,7 @@ typedef struct Hello {
     char failure[400];
 } Hello;
 
-/* Process 0's answer. WELCOME is followed by each process's Place. */
+/* Process 0's answer to a hello. After WELCOME, process 0 sends the Place of each process. */
 typedef struct Answer {
     char magic[8];
     enum { WELCOME, REFUSED, ENDED } what; /* ENDED means that process 0 has reported an error and ends */
@@ -170,15 +170,15 @@ static bool is_loopback(const Place *p) {
     return p->is_v6 ? !memcmp(p->address, ONE, 16) : p->address[0] == 127;
 }
 
-/* Returns whether a socket is connected to itself. This happens if no process listens and the port is an ephemeral
- * port. */
+/* Returns whether a socket is connected to itself. A socket can connect to itself if no process listens and
+ * the port is an ephemeral port. */
 static bool is_own_end(int s) {
     struct sockaddr_storage a = {0}, b = {0};
     socklen_t n = sizeof a, m = sizeof b;
     return !getsockname(s, (void *)&a, &n) && !getpeername(s, (void *)&b, &m) && n == m && !memcmp(&a, &b, n);
 }
 
-/* Tries to connect once. Returns -1 and sets errno if this fails. */
+/* Tries to connect once. Returns -1 and sets errno if the attempt fails. */
 static int connect_to(const struct sockaddr *a, socklen_t size) {
     int s = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
     socklen_t n = sizeof error;
@@ -205,7 +205,8 @@ static int connect_to_place(const Place *p) {
 
 /* ---- guests ---- */
 
-/* Sets `why` to the reason why a process may not join the run, or to an empty string if it may. */
+/* Sets `why` to the reason why a process may not join the run, or to an empty string if the process may
+ * join. */
 static void judge(const Meeting *m, const Hello *h, char *why, size_t size) {
     *why = 0;
     if (strncmp(h->build, m->own.build, sizeof h->build))
@@ -243,7 +244,8 @@ static void take_failure(Meeting *m, const Hello *h) {
     m->failure.code = code_of(h->failed);
 }
 
-/* Returns whether process 0 admits a guest to the run. If not, sends the reason to the guest. */
+/* Returns whether process 0 admits a guest to the run. If the guest is not admitted, sends the reason to the
+ * guest. */
 static bool admit_to_run(Meeting *m, Guest *g) {
     Answer no = {.what = ENDED};
     judge(m, &g->hello, no.refusal, sizeof no.refusal);
@@ -313,10 +315,10 @@ static Err not_all_came(const Meeting *m, double waited_s) {
     Str who = {0};
     for (int r = m->own.rank + 1, n = 0; r < m->own.world; r++)
         if (m->socket[r] < 0 && n++ <= SHOWN) str_printf(&who, n > SHOWN ? " ..." : n > 1 ? ", %d" : "%d", r);
-    const Err e =
-        err_infra("process %d waited %g s at port %d for process %s of %d: check that it was started with "
-                  "the same MASTER_ADDR and MASTER_PORT, and that no firewall blocks the connection",
-                  m->own.rank, waited_s, m->own.rank ? m->own.port : m->launch->port, who.s, m->own.world);
+    const Err e = err_infra(
+        "process %d waited %g s at port %d for process %s of %d: check that all processes were "
+        "started with the same MASTER_ADDR and MASTER_PORT, and that no firewall blocks the connection",
+        m->own.rank, waited_s, m->own.rank ? m->own.port : m->launch->port, who.s, m->own.world);
     str_free(&who);
     return e;
 }
@@ -382,7 +384,7 @@ static Err host_meeting(Meeting *m) {
     return ERR_OK;
 }
 
-/* ---- the others ---- */
+/* ---- the other processes ---- */
 
 static int try_host(Meeting *m) {
     const CommLaunch *l = m->launch;
@@ -452,8 +454,9 @@ static Err hear_host(Meeting *m) {
     m->own.secret = a.secret;
     if (!move_all(m->socket[0], m->place, (size_t)l->processes * sizeof *m->place, false,
                   m->until + HELLO_S * SECOND))
-        return err_infra("process 0 at %s, port %d, ended while the processes met: see its messages", l->host,
-                         l->port);
+        return err_infra(
+            "process 0 at %s, port %d, ended while the processes were connecting: see its messages", l->host,
+            l->port);
     return ERR_OK;
 }
 
@@ -469,7 +472,7 @@ static Err visit(Meeting *m, int rank) {
         if (m->socket[rank] >= 0) close(m->socket[rank]);
         m->socket[rank] = -1;
         if (clock_ns() >= m->until)
-            return err_infra("process %d cannot connect to process %d at port %d: check that it runs, and "
+            return err_infra("process %d cannot connect to process %d at port %d: check that both run, and "
                              "that no firewall blocks the connection",
                              m->own.rank, rank, to.port);
         nanosleep(&(struct timespec){0, RETRY_MS * 1000000L}, NULL);

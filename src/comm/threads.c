@@ -1,8 +1,8 @@
-/* The transport between ranks that run as threads of one process. Each member stores its buffers in the operation's
- * Meeting. Once the last member has arrived, any thread can move the elements. The last member completes small
- * operations itself, so that a rank blocks at most once per operation. Waiting members complete larger operations in
- * pieces. Once all members have started an operation, any waiting rank can finish it, so ranks can wait in any
- * order. */
+/* The transport between ranks that run as threads of one process. Each member stores its buffers in the
+ * operation's Meeting. Once the last member has arrived, any thread can move the elements. The last member
+ * completes small operations itself, so that a rank blocks at most once per operation. Waiting members
+ * complete larger operations in pieces. Once all members have started an operation, any waiting rank can
+ * finish the operation, so ranks can wait in any order. */
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdatomic.h>
@@ -30,7 +30,7 @@ typedef struct Meeting {
     const CommWork **work;               /* [members], NULL for a member that has not arrived yet */
     int64_t units, grain;                /* number of units in total, and per piece */
     atomic_int_fast64_t taken, finished; /* numbers of pieces */
-    atomic_uint state;                   /* waiting threads sleep on it */
+    atomic_uint state;                   /* waiting threads sleep until this state changes */
     atomic_int sleepers, inside;         /* inside: number of members that have not finished waiting */
     struct Meeting *next;
 } Meeting;

@@ -1,4 +1,4 @@
-/* Declarations for the transports: the endpoint, its channels, works, records and reports.
+/* Declarations for the transports: the endpoint and its channels, operations, records and reports.
  *
  * A channel is one sequence of operations: a group's collectives, or the messages from one member of a group to
  * another. Its members are numbered 0 .. members-1. In a message channel, the sender is 0 and the receiver is 1. */
@@ -47,8 +47,8 @@ int comm_members(const CommKey *);
 /* the value of CommFacts.kind for the launch of a graph that contains operations */
 enum { COMM_GRAPH = COMM_KINDS };
 
-/* A member's description of its operation, which it sends to the other members. Processes exchange descriptions as raw
- * bytes. */
+/* The description of an operation, which a member sends to the other members. Processes exchange descriptions
+ * as raw bytes. */
 typedef struct CommFacts {
     int32_t kind, reduction, dtype; /* reduction is 0 if the kind has none; dtype is 0 for a barrier */
     int32_t peer;                   /* the root of a broadcast; 0 for other kinds */
@@ -74,7 +74,7 @@ struct CommWork {
     int64_t *in_at, *out_at; /* ALL_TO_ALL: the first element of each member's part */
     const struct CommTransport *transport;
     void *state;            /* the transport's state */
-    bool open;              /* whether the operation was started and has not been waited for */
+    bool open;              /* true from comm_start until comm_wait */
     void *staging, *staged; /* copies of a GPU's buffers, and the result's address, or NULL if there is
                                none */
     CommWork *next;         /* the next unused CommWork */
@@ -129,8 +129,8 @@ typedef struct CommTransport {
     void (*warn)(Comm *, const CommKey *, int64_t seq, const CommFacts *);
 } CommTransport;
 
-/* The transport for a device that lacks one. Operations work on copies in host memory, which the host transport
- * moves. */
+/* The transport for a device without a transport. Operations work on copies in host memory, which the host
+ * transport moves. */
 extern const CommTransport COMM_STAGING;
 
 struct Comm {
@@ -156,9 +156,9 @@ void comm_init(Comm *, const CommTransport *host, void *host_state, int world, i
 /* Frees the memory that comm_init and the operations allocated. It is a fault if an operation was never waited for. */
 void comm_close(Comm *);
 CommChannel *comm_channel(Comm *, const CommKey *);
-/* Calls the farewell. A transport does this before it ends the process. */
+/* Calls the farewell. A transport calls this function before it ends the process. */
 void comm_say_farewell(const Comm *);
-/* Returns the times after which a late member is a fault and after which a warning is printed. */
+/* Return the time after which a late member is a fault, and the time after which a warning is printed. */
 int64_t comm_deadline_ns(const Comm *);
 int64_t comm_warning_ns(const Comm *);
 CommKey comm_key(const CommCall *, bool device);
@@ -169,9 +169,9 @@ CommKey comm_key(const CommCall *, bool device);
  * parts. MAX and MIN are NaN if an operand is NaN. */
 void comm_reduce(CommReduction, DType, const void *const *in, int members, int64_t at, int64_t n, void *out);
 
-/* Returns the number of units into which an operation can be split. All its buffers must be in this process. Any thread
- * can move units, in any order. A unit is an element of the larger buffer or, in an all-to-all, a receiver. `work` has
- * [members] elements. */
+/* Returns the number of units into which an operation can be split. All buffers of the operation must be in
+ * this process. Any thread can move units, in any order. A unit is an element of the larger buffer or, in an
+ * all-to-all, a receiver. `work` has [members] elements. */
 int64_t comm_units(const CommWork *const *work, int members);
 /* Returns the number of bytes that all units together read and write. */
 int64_t comm_traffic(const CommWork *const *work, int members);
@@ -182,10 +182,11 @@ void comm_move(const CommWork *const *work, int members, int64_t begin, int64_t 
 /* The facts that are known about a rank when the world ends. */
 typedef struct CommWitness {
     const char *status; /* such as "is running" */
-    bool any;           /* whether the rank has started an operation, which is `last` */
+    bool any;           /* whether the rank has started an operation; if so, `last` is the most recent */
     CommRecord last;
     bool is_in; /* whether the last operation is unfinished */
-    /* whether the rank has not answered a query; such a rank is reported even if it has started the operation */
+    /* true if the rank has not answered a query; such a rank is reported even if it has started the
+     * operation */
     bool silent;
 } CommWitness;
 

@@ -21,7 +21,7 @@
 #define TICK_NS    (SECOND / 4) /* time between two heartbeats */
 #define SILENCE_NS (6 * SECOND) /* a process that sends no heartbeat for this long is stopped or lost */
 #define SUSPENDED_NS                                                                                         \
-    (2 * SECOND) /* if a tick is later than this, this process was stopped, and perhaps all others */
+    (2 * SECOND) /* a process whose tick is later than this was stopped, and perhaps all others were, too */
 #define PATIENCE_NS (5 * SECOND) /* time for another rank to print its report */
 #define ANSWERS_NS  SECOND
 
@@ -110,7 +110,7 @@ static void reply(Comm *c, int asker, const Announcement *asked) {
 static void take_reply(const Processes *p, const Announcement *a, int source) {
     Question *q = p->questions;
     while (q && (q->seq != a->seq || memcmp(&q->key, &a->key, sizeof a->key))) q = q->next;
-    if (!q) return; /* the answer arrived too late */
+    if (!q) return; /* this answer arrived too late */
     for (int i = 0; i < comm_members(&q->key); i++)
         if (comm_member(&q->key, i) == source) q->arrived[i] = a->started;
     q->unanswered--;
@@ -134,7 +134,7 @@ static void settle_questions(const Comm *c, int64_t now) {
     }
 }
 
-/* ---- the end ---- */
+/* ---- the end of the world ---- */
 
 /* Receives messages until the time limit or, if `answers` is set, until all ranks that can answer have answered. The
  * thread that ends the world keeps the lock. */
@@ -150,8 +150,9 @@ static void listen_for(Comm *c, bool answers, int64_t ns) {
     }
 }
 
-/* Requests all other ranks' states. Stopped and lost ranks do not answer. If several ranks send requests, the first
- * prints the report, or the lowest rank if their requests cross. The report ends the other ranks. */
+/* Requests all other ranks' states. Stopped and lost ranks do not answer. If several ranks send requests, the
+ * first prints the report, or the lowest rank if their requests cross. The rank that prints the report ends
+ * the other ranks. */
 static _Noreturn void end_world(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
                                 bool *arrived, const char *why) {
     Processes *p = c->host_state;
@@ -204,7 +205,7 @@ void watch_check_returned(Comm *c, const Exchange *x) {
     }
 }
 
-/* Returns whether the operation waits for this rank. */
+/* Returns whether the operation waits for the given rank. */
 static bool waits_for(const Processes *p, const Exchange *x, int rank) {
     int member = x->work->channel->members - 1;
     while (member >= 0 && comm_member(&x->work->channel->key, member) != rank) member--;
@@ -214,7 +215,7 @@ static bool waits_for(const Processes *p, const Exchange *x, int rank) {
     return waits && !p->returned[rank];
 }
 
-/* Ends the world because a process has left it. */
+/* Ends the world because a process has left the world. */
 static _Noreturn void end_without(Comm *c, int rank, const char *why) {
     const Processes *p = c->host_state;
     const Exchange *x = p->active;
@@ -241,7 +242,8 @@ void watch_check_lost(Comm *c, const Exchange *x) {
     if (p->lost >= 0 && waits_for(p, x, p->lost)) end_after_loss(c);
 }
 
-/* Checks bytes from another process, because an invalid key would cause accesses outside an array. */
+/* Checks an announcement from another process, because an invalid key would cause accesses outside an
+ * array. */
 static bool is_sound(const Comm *c, const Announcement *a, int source) {
     const Group *g = &a->key.group;
     const CommFacts *f = &a->facts;

@@ -79,7 +79,8 @@ static const char *effect(const Foreign *row) {
                                         : "No effect";
 }
 
-/* Appends Megatron-LM's options and values whose names contain `word`. Returns their number. */
+/* Appends Megatron-LM's options and values whose names contain `word`. Returns the number of names appended.
+ * */
 static int64_t foreign_help(const ArgTable *table, const char *word, Str *out) {
     int64_t shown = 0;
     for (int64_t i = 0; i < table->num_foreign; i++) {
@@ -101,7 +102,7 @@ void args_help(const Args *a, int width, Str *to) {
     static const Arg config = {.names = "config",
                                .type = ARG_TEXT,
                                .fallback = "none",
-                               .help = "Read options from a file of `name = value` lines first. Options "
+                               .help = "File of `name = value` lines, read before the command line. Options "
                                        "that only other commands read are skipped."};
     const char *word = a->help_word ? without_dashes(a->help_word) : NULL;
     int64_t shown = 0;

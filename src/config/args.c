@@ -1,5 +1,6 @@
-/* The option parser. It finds the option that an argument or a line in a file names, finds where the option's values
- * end, and reports errors. Files are untrusted bytes, so the parser reads them by length, never as C strings.
+/* The option parser. The parser finds the option that an argument or a line in a file names, finds where the
+ * option's values end, and reports errors. Files are untrusted bytes, so the parser reads them by length,
+ * never as C strings.
  *
  * This file and foreign.c call each other: args.c calls foreign.c (other programs' options) and remarks.c (messages),
  * and both report problems through args.c. */
@@ -116,8 +117,8 @@ static bool find(const Args *a, const char *key, size_t len, Match *out) {
     return false;
 }
 
-/* Returns our name for an option that other programs call `key`. Returns NULL if there is none, or if the command
- * does not have the option. */
+/* Returns our name for an option that other programs call `key`. Returns NULL if there is no such name, or if
+ * no table contains the option. */
 static const char *renamed(const Args *a, const char *key, size_t len) {
     static const struct {
         const char *theirs, *ours;
@@ -228,8 +229,8 @@ static void unknown(Args *a, Source src, const char *key, size_t len) {
 
 static bool is_boolean(const Arg *row) { return row->type == ARG_FLAG || row->type == ARG_OFF; }
 
-/* Sets the value that a spelling implies. For example, `--bf16` sets lane = bf16, and `--bf16=false` only undoes this
- * choice. For a boolean field, `=false` sets the opposite value. */
+/* Sets the value that a spelling implies. For example, `--bf16` sets lane = bf16, and `--bf16=false` only
+ * resets a lane that is bf16. For a boolean field, `=false` sets the opposite value. */
 static void imply(Args *a, const Match *m, void *field, bool on) {
     const char *value = arena_printf(a->arena, "%.*s", (int)m->spelling.implied_len, m->spelling.implied);
     if (is_boolean(m->row) && !on) value = strcmp(value, "true") ? "true" : "false", on = true;
@@ -278,8 +279,8 @@ static bool set_value(Args *a, Source src, const Match *m, void *field, const ch
     return good;
 }
 
-/* Handles an option that occurs twice in one source. On the command line, the last value applies. In a file, a
- * repetition is an error. Contradictory flags are always an error. */
+/* Handles an option that occurs twice in one source. On the command line, the last value applies. In a file,
+ * a repeated option is an error. Contradictory flags are always an error. */
 static void repeated(Args *a, Source src, const Spelling *old, const Spelling *now, const char *before,
                      const char *after) {
     const bool same = args_same_name(old->name, old->len, now->name, now->len),
@@ -355,8 +356,9 @@ static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) 
     args_problem(a, "--%.*s is not used in %s: remove it.", (int)len, key, table->command);
 }
 
-/* Returns whether an option that the command does not read causes only a note. Megatron-LM's training commands also
- * accept its inference engine's options, whose names begin with these words. */
+/* Returns whether an option that the command does not read causes only a note. Megatron-LM's training
+ * commands also accept options of its inference engine; the names of these options begin with the strings in
+ * INFERS. */
 static bool notes(const Match *m) {
     static const char *const INFERS[] = {"inference-", "num-speculative-tokens", "cache-mla-latents",
                                          "rl-kv-cache-management-mode"};
@@ -366,8 +368,8 @@ static bool notes(const Match *m) {
     return accepts && !strstr(m->row->help, "not in Megatron-LM");
 }
 
-/* Handles an option that the command does not read. Checks the value even if the result
- * is only a note, not an error. */
+/* Handles an option that the command does not read. Checks the option's value even if the option causes only
+ * a note. */
 static void unread(Args *a, Source src, const Match *m, const char *key, size_t len, const char *const *words,
                    int64_t n) {
     if (!notes(m)) return no_use(a, key, len, m->table);
@@ -534,8 +536,9 @@ static bool split_words(Args *a, const char *s, size_t n, TextList *words) {
     return true;
 }
 
-/* Reads the value on one line. Splits a list into words; otherwise, the rest of the line is the value. An empty single
- * value counts as missing, unless `empty` is set. Returns false if a quote is not closed. */
+/* Reads the value on one line. Splits the value of a list option into words; any other value is the rest of
+ * the line, and is treated as missing if it is empty and `empty` is false. Returns false if a quote is not
+ * closed. */
 static bool line_value(Args *a, bool list, bool empty, const char *s, size_t n, TextList *words) {
     if (list) return split_words(a, s, n, words);
     words->at = arena_alloc(a->arena, sizeof *words->at);
@@ -599,13 +602,13 @@ static void file_line(Args *a, Source src, const char *s, size_t n) {
         if (line_value(a, list, m.row->type == ARG_TEXT, value, value_len, &words))
             assign(a, src, &m, words.at, words.count);
         else
-            args_problem(a, "%sthe quote in the value of %.*s does not end.", shown, (int)key_len, s);
+            args_problem(a, "%sthe value of %.*s has no closing quote.", shown, (int)key_len, s);
     } else if ((table = find_foreign(a, s, key_len, &o))) {
         if (table->foreign_use != FOREIGN_READ) return;
         if (line_value(a, o.arity == '+', false, value, value_len, &words))
             use_foreign(a, src, &o, words.count ? words.at[0] : NULL);
         else
-            args_problem(a, "%sthe quote in the value of %.*s does not end.", shown, (int)key_len, s);
+            args_problem(a, "%sthe value of %.*s has no closing quote.", shown, (int)key_len, s);
     } else {
         unknown(a, src, s, key_len);
     }

@@ -9,8 +9,8 @@
  * File: each line is `name = value`, without leading dashes. A flag is `name = true`. `#` at the start of a line or
  * after a blank starts a comment. A value can be in double quotes. A repeated option is an error.
  *
- * In names, `_` is equivalent to `-`. Python's True and False are read as true and false. The value `none` unsets a
- * number, and an empty value unsets text. A file may contain any bytes.
+ * In names, `_` is equivalent to `-`. Python's True and False are read as true and false. The value `none`
+ * unsets a number, a list of numbers, or a text without a default. A file may contain any bytes.
  *
  * On the command line, an option that the command does not read is an error or, with notes_unread, only a note. In a
  * file, such an option is skipped, so that commands can share a file. */
@@ -30,8 +30,8 @@ typedef struct TextList {
     const char **at;
     int64_t count;
 } TextList;
-/* Returns whether a list of names, separated by blanks or commas, contains `name`. An empty list selects all
- * names. */
+/* Returns whether `name` is in a list of names that are separated by blanks or commas. An empty list selects
+ * all names. */
 bool text_list_selects(const TextList *, const char *name);
 /* Returns a user error that names --`option` if the list contains a name that is missing from `names`. */
 Err text_list_check(const TextList *, const char *option, const char *const *names, int n);
@@ -55,7 +55,7 @@ typedef enum ArgType {
     ARG_I64,
     ARG_F64,
     ARG_TEXT,  /* const char * */
-    ARG_ENUM,  /* any C enum; `choices` lists the spellings in the constants' order */
+    ARG_ENUM,  /* any C enum; `choices` lists the spellings in the order of the constants */
     ARG_TEXTS, /* TextList */
     ARG_I64S,  /* I64List; values are separated by blanks or commas, and can be in parentheses */
 } ArgType;
@@ -67,7 +67,7 @@ typedef struct Arg {
     const char *names;
     ArgType type;
     size_t offset;        /* the field's offset in the target */
-    const char *fallback; /* the default in the user's spelling; "none" means that the option is not set */
+    const char *fallback; /* the default as a command-line value; "none" means that the option is not set */
     const char *const *choices;
     const char *help;
     bool required;
@@ -81,17 +81,17 @@ typedef struct Arg {
         .help = text, __VA_ARGS__                                                                            \
     }
 
-/* Another program's (Megatron-LM's) options. Some are accepted, so that its command lines run unchanged; others are
- * refused with a reason. Such options set no field. */
+/* Options of another program (Megatron-LM). Some are accepted, so that Megatron-LM's command lines run
+ * unchanged; others are refused with a reason. Foreign options set no field. */
 typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
 /* Where foreign options are accepted: on the command line and in a file (READ), only on the command line (ON_LINE), or
  * nowhere (UNUSED). In a file, foreign options that are not accepted are skipped. */
 typedef enum ForeignPlace { FOREIGN_READ, FOREIGN_ON_LINE, FOREIGN_UNUSED } ForeignPlace;
 typedef struct Foreign {
     ForeignKind kind;
-    /* If `option` is NULL, `words` contains foreign options such as "flag value= list+ value=this,that". The last of
-     * these accepts only the values `this` and `that`. Otherwise, `words` contains foreign values of our option
-     * `option`, which are translated to `ours` ("" means ignored). */
+    /* If `option` is NULL, `words` contains foreign options such as "flag value= list+ value=this,that". The
+     * last of these options accepts only the values `this` and `that`. If `option` is not NULL, `words`
+     * contains foreign values of our option `option`; they are translated to `ours` ("" means ignored). */
     const char *option, *ours, *words;
     const char *reason; /* complete sentences; they include the remedy if the option is refused */
 } Foreign;
@@ -110,7 +110,7 @@ typedef struct ArgTable {
     int use;
     const char *command;   /* the command's name, for messages */
     void *target;          /* the struct that holds the fields */
-    unsigned char *given;  /* [count], 0 for a default; if this is NULL, the parser allocates it */
+    unsigned char *given;  /* [count], 0 if an option has its default; NULL = the parser allocates it */
     struct Choice *chosen; /* [count], the last spelling of each option (set by the parser) */
 } ArgTable;
 
@@ -118,7 +118,7 @@ typedef struct ArgTable {
 #define ARG_TABLE(rows_, target_, ...)                                                                       \
     ((ArgTable){.rows = rows_, .count = sizeof rows_ / sizeof *rows_, .target = target_, __VA_ARGS__})
 
-/* ARG_BAD in `given` means that the option was given, but its value could not be read. */
+/* ARG_BAD in `given` means that the option was given with an invalid value. */
 enum { ARG_TABLES = 4, ARG_PROBLEMS = 40, ARG_BAD = 255 };
 
 /* A message about an option that was given. args_end reports options that share a kind and text in one message. */
@@ -132,8 +132,8 @@ typedef struct Remark {
     const char *option, *text; /* option: "--name", or "--name value" */
 } Remark;
 
-/* The state and results of a parse. args_init initializes it, and args_free releases problems and notes. Values belong
- * to the arena. */
+/* The state and results of a parse. args_init initializes an Args, and args_free releases its problems and
+ * notes. Values belong to the arena. */
 typedef struct Args {
     const char *usage;        /* such as "isotron parity DIR [options]" */
     const char *operand_name; /* the operands' name ("DIR"), or NULL if operands are not allowed */
@@ -145,7 +145,7 @@ typedef struct Args {
     TextList configs; /* the paths given with --config */
     bool help;
     const char *help_word; /* if not NULL, the help lists only options that contain this word */
-    /* whether an options file could not be read; if so, no other problems are reported */
+    /* true if an options file could not be read; in this case, no other problems are reported */
     bool unreadable;
     int64_t num_problems;
     Str problems; /* one message per line, at most ARG_PROBLEMS */
@@ -165,7 +165,7 @@ void args_line(Args *, int argc, char **argv);
 void args_file(Args *, const char *path);
 /* Like args_file, but reads bytes from memory. Messages show `name` instead of a path. */
 void args_bytes(Args *, const char *name, const char *bytes, size_t n);
-/* Each of these functions adds a message, unless the same message has already been added. */
+/* args_problem and args_note add a message, unless the same message has already been added. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Adds a remark. The text of a remark must not be empty. The text, such as ": reason" or " without --x.", is printed
@@ -178,13 +178,14 @@ void args_check_texts(Args *, const char *name, const TextList *);
 void args_refuse(Args *, const char *name, const char *why);
 /* Calls args_refuse for every option in the table with this target. */
 void args_refuse_all(Args *, const void *target, const char *why);
-/* Ends the parse. Call this after reading all sources, and before using any value. Reports missing required options,
- * and returns one Err for all problems. Its message is a summary; `problems` contains the separate messages. */
+/* Ends the parse. Call this function after reading all sources, and before using any value. Reports missing
+ * required options, and returns one Err for all problems. The Err's message is a summary; `problems` contains
+ * the separate messages. */
 Err args_end(Args *);
 /* Adds the remarks' messages. args_end calls this function. */
 void args_print_remarks(Args *);
-/* Adds the notes that keeps_idle has deferred. Adds all notes if `all` is set or there is only one; otherwise, adds a
- * single note with the number of such options. */
+/* Adds the notes that keeps_idle has deferred. Adds all notes if `all` is true or there are at most three;
+ * otherwise, adds a single note with the number of options without effect. */
 void args_print_idle(Args *, bool all);
 /* Appends the text of --help, in lines of at most `width` columns: the usage, followed by the accepted options by
  * group. With help_word, lists only options whose name, values or help contain this word. */
@@ -206,8 +207,10 @@ void foreign_use(Args *, const Foreign *, const char *option);
 /* Returns whether a and b are the same name. `_` is equivalent to `-`. */
 bool args_same_name(const char *a, size_t a_len, const char *b, size_t b_len);
 
-/* ---- values of options (argvalue.c), spelled the same in defaults, command lines, files, help and documents
- * ---- */
+/* ---- values of options (argvalue.c) ----
+ *
+ * Values are spelled the same in defaults, on command lines, and in files, help and documents. */
+
 /* Parses n words, and sets the field. On failure, returns false and appends text such as "a whole number, not 'x'" to
  * `expected`. */
 bool arg_parse(const Arg *, void *field, Arena *, const char *const *words, int64_t n, Str *expected);

@@ -72,7 +72,8 @@ static bool parse_text(const Arg *row, const char **text, Arena *arena, const ch
     return *word;
 }
 
-/* Describes the type's limit that the number `word` exceeds. Returns NULL if it exceeds none or is not a number. */
+/* Describes the limit of the option's type that the number `word` exceeds. Returns NULL if `word` is within
+ * the limits or is not a number. */
 static const char *exceeded(const Arg *row, const char *word) {
     char *end;
     errno = 0;
@@ -139,7 +140,7 @@ bool arg_parse(const Arg *row, void *field, Arena *arena, const char *const *wor
     const bool number = row->type == ARG_I64 || row->type == ARG_F64;
     const char *limit = number && n == 1 ? exceeded(row, words[0]) : NULL;
     if (limit)
-        str_printf(expected, "a number of size %s", limit);
+        str_printf(expected, "a number of magnitude %s", limit);
     else
         expectation(row, expected);
     str_puts(expected, ", not ");
@@ -164,7 +165,7 @@ void arg_default(const Arg *row, void *field, Arena *arena) {
               row->names);
 }
 
-/* Prints the shortest decimal number, of at least 6 digits, that reads back as the same double. */
+/* Prints a double with the fewest digits of precision, at least 6, that reproduce its value. */
 static void print_f64(double v, Str *out) {
     char text[40];
     for (int digits = 6; digits <= 17; digits++) {

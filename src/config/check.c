@@ -1,5 +1,5 @@
-/* Checks ranges (options.def) and rules (rules.def). Reports all violations as errors, and options that have no
- * effect, although they were given, as notes. */
+/* Checks ranges (options.def) and rules (rules.def). Reports all violations as errors, and given options
+ * without effect as notes. */
 #include "config/config.h"
 
 #include <ctype.h>
@@ -10,14 +10,14 @@
 #include "base/fault.h"
 #include "base/min_max.h"
 
-/* Returns whether d divides n. Returns true if d or n is missing or out of range, because a separate message reports
- * this. */
+/* Returns whether d divides n. Returns true if d or n is missing or out of range, because another message
+ * reports such a value. */
 static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 0; }
 
 static bool has_experts(const Config *c) { return i64_is_set(c->num_experts); }
 static bool uses_fp8(const Config *c) { return c->fp8_format != FP8_NONE; }
 
-/* Returns the number of layers in the largest stack. */
+/* Returns the number of layers in the model or, for T5, in the larger of the encoder and the decoder. */
 static int64_t most_layers(const Config *c) {
     return c->model == MODEL_t5 ? larger(c->num_layers, config_decoder_layers(c)) : c->num_layers;
 }
@@ -54,7 +54,7 @@ static bool divides_replicas(const Config *c) {
            (divides(n, ranks / dense) && divides(n, ranks / expert_ranks(c)));
 }
 
-/* Returns a number that divides the MLP width if --ffn-hidden-size is not given. */
+/* Returns a divisor of the default MLP width (without --ffn-hidden-size). */
 static int64_t ffn_default_unit(const Config *c) {
     return c->activation == MLP_SWIGLU ? 64 : c->hidden_size > 0 ? c->hidden_size * 4 : 0;
 }
@@ -63,8 +63,8 @@ static int64_t expert_width_unit(const Config *c) {
     return i64_or(c->moe_ffn_hidden_size, i64_or(c->ffn_hidden_size, ffn_default_unit(c)));
 }
 
-/* Returns the head size or, with latent attention, the size of the head's rotated part. Returns -1 if it is undefined
- * because another rule is broken. */
+/* Returns the head size or, with latent attention, the size of the head's rotated part. Returns -1 if the
+ * size is undefined because another rule is broken. */
 static int64_t head_size(const Config *c) {
     int64_t head = c->multi_latent_attention ? c->qk_pos_emb_head_dim : c->kv_channels;
     if (!i64_is_set(head)) {
@@ -74,7 +74,7 @@ static int64_t head_size(const Config *c) {
     return head > 0 && head <= 65536 ? head : -1;
 }
 
-/* Returns the number of rotated channels per head, or -1 if it is undefined. */
+/* Returns the number of rotated channels per head, or -1 if the number is undefined. */
 static int64_t rotary_dim(const Config *c) {
     const int64_t head = head_size(c);
     if (head < 0 || !(c->rotary_percent >= 0 && c->rotary_percent <= 1)) return -1;
@@ -99,7 +99,7 @@ static bool even_head(const Config *c) {
     return head < 0 || plain < 0 || (head + plain % 2) % 2 == 0;
 }
 
-/* Returns whether some layers may use rotary positions, so that other attention options can depend on them. */
+/* Returns whether the model is a GPT in which layers with standard attention may use rotary positions. */
 static bool has_rope_layers(const Config *c) {
     return c->model == MODEL_gpt && config_rotates(c) && !c->multi_latent_attention;
 }
@@ -117,14 +117,14 @@ static bool valid_window(const Config *c) {
            (w->count == 2 && w->at[0] >= -1 && w->at[0] <= most && (w->at[1] == 0 || w->at[1] == -1));
 }
 
-/* Returns the number of tokens per sample in a T5's decoder, or I64_UNSET for other models. */
+/* Returns the sequence length of a T5 decoder, or I64_UNSET for other models. */
 static int64_t decoder_tokens(const Config *c) {
     return c->model == MODEL_t5 ? c->decoder_seq_length : I64_UNSET;
 }
 
 /* Returns whether upper bounds on the parameters and on a microbatch's activations are so low that no 64-bit product of
- * sizes and bytes can overflow. The bounds do not overflow, because integer terms are exact for sizes within their
- * ranges, and larger products are computed in double. */
+ * sizes and bytes can overflow. The bounds themselves do not overflow, because integer terms are exact for
+ * sizes within their ranges, and larger products are computed in double. */
 static bool countable(const Config *c) {
     const double limit = 0x1p56;
     const int64_t h = i64_or(c->hidden_size, 1), heads = i64_or(c->num_attention_heads, 1),
@@ -259,7 +259,8 @@ static bool has_loss(const Config *c, LoadBalancing type) {
 }
 
 static bool divides_quantiles(const Config *c) {
-    const int64_t n = c->num_experts; /* factors are reduced, because their product can exceed 63 bits */
+    const int64_t n =
+        c->num_experts; /* factors are reduced mod n, because their product can exceed 63 bits */
     return c->moe_router_topk < n &&
            i64_or(c->micro_batch_size, 1) % n * (c->seq_length % n) % n * c->moe_router_topk % n == 0;
 }
@@ -386,7 +387,7 @@ static int64_t fitting_ranks(const Config *c) {
     return a ? dense / a * experts : 0;
 }
 
-/* Returns the value that replaces a %:name in a message. It is computed from several options. */
+/* Returns the value that replaces a %:name in a message, computed from several options. */
 static int64_t derived_value(const Config *c, const char *name, size_t len) {
     const struct {
         const char *name;
@@ -430,8 +431,8 @@ static void fill_in_values(const Config *given, const Config *c, const char *mes
     }
 }
 
-/* Returns whether a message names an option whose value could not be read or is out of its range. If so, the broken
- * rule is only a consequence and is not reported. */
+/* Returns whether a message names an option whose value could not be read or is out of its range. In this
+ * case, the broken rule is only a consequence of the invalid value, and is not reported. */
 static bool follows_from_bad(const Config *c, const char *message) {
     for (const char *s = message; (s = strstr(s, "--")); s++) {
         size_t n = 0;

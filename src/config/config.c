@@ -1,4 +1,5 @@
-/* This file and check.c call each other: config_parse calls check.c, which reads the option rows in this file. */
+/* This file and check.c call each other: config_parse calls check.c, and check.c reads the option rows in
+ * this file. */
 #include "config/config.h"
 
 #include <string.h>

@@ -4,11 +4,12 @@
  *     Args args;
  *     args_init(&args, arena, "isotron pretrain [options]", NULL);
  *     Err e = config_parse(&config, &args, USE_PRETRAIN, CHECK_MODEL | CHECK_TRAIN, argc, argv);
- *     if (args.help) ...               args_help has the text
+ *     if (args.help) ...               args_help appends the text
  *     else if (e.code) ...             args.problems has a line for every broken rule
  *     else config_finish(&config, arena, vocab_size);
  *
- * A Config is plain data that can be copied. A Config's strings and lists belong to the parse's arena. */
+ * A Config is plain data and can be copied. The strings and lists in a Config belong to the arena of the
+ * parse. */
 #pragma once
 
 #include <stdbool.h>
@@ -63,7 +64,7 @@ typedef enum ConfigClass {
 #define EXCEPT(command)   CLASS_EXCEPT(USE_##command)
 #define NOT_INFERENCE     (EXCEPT(GENERATE) | EXCEPT(SERVE) | EXCEPT(BENCH_INFER))
 
-/* A global batch size, and the number of consumed samples from which it applies. */
+/* A global batch size, and the number of consumed samples at which it takes effect. */
 typedef struct BatchStep {
     int64_t from_samples, size;
 } BatchStep;
@@ -75,47 +76,47 @@ typedef struct Derived {
     double softmax_scale; /* factor by which attention scores are multiplied */
     int64_t rotary_dim;   /* number of rotated channels per head; 0 without rope */
     int64_t vocab_size, padded_vocab_size; /* 0 if neither the options nor the tokenizer defines a size */
-    MlpActivation activation;              /* the activation, which is never MLP_GELU */
+    MlpActivation activation;              /* the resolved activation, never MLP_GELU */
     int64_t window_left;                   /* number of earlier tokens in a sliding window, or -1 if there is
                                               no limit */
     const bool *layer_windowed;            /* [config_layers] */
     const bool *layer_rotated;             /* [config_layers] */
-    const double *rope_divisor; /* [rotary_dim / 2] divisors of frequencies, or NULL if there are none */
+    const double *rope_divisor;            /* [rotary_dim / 2] divisors of rotary frequencies; NULL if none */
     double rope_base, rope_amplitude; /* base of rotary frequencies; factor applied to rotated channels */
     const bool *layer_moe;            /* [config_layers] */
     const ContextComm *layer_context_comm; /* [config_layers] */
-    int64_t num_moe_layers; /* number of MoE layers, without those that --mtp-num-layers adds */
-    /* widths of a routed expert's and of the shared expert's MLP; the latter is 0 if there is none */
+    int64_t num_moe_layers;                /* number of MoE layers, excluding MTP layers */
+    /* MLP widths of a routed expert and of the shared expert; moe_shared_size is 0 without a shared expert */
     int64_t moe_ffn_hidden_size, moe_shared_size;
     double aux_loss_coeff[BALANCE_SINKHORN]; /* [LoadBalancing]; 0 means that the loss is not used */
-    bool sinkhorn, quantile;                 /* whether --moe-router-load-balancing-type lists them */
+    bool sinkhorn, quantile;                 /* whether --moe-router-load-balancing-type lists these values */
     double logits_scaling;
-    bool output_bias; /* whether the output layer has a bias (always true for BERT) */
+    bool output_bias; /* whether a GPT's or T5's output layer has a bias; BERT's always has one */
     /* output_init_std is init_std / sqrt(2 * num_layers) */
     double init_std, output_init_std, embedding_init_std;
     unsigned recompute_modules; /* one bit per RecomputeModule; 0 unless recomputation is selective */
 
-    int64_t choices; /* number of samples per question: one per choice, or 1 if questions have no choices */
+    int64_t choices; /* samples per question: one for each answer choice, or 1 without choices */
     int64_t data_parallel_size;
     int64_t cpu_threads; /* number of threads per rank; 0 means one per core */
-    /* Batch sizes and schedule lengths are in samples, as in Megatron-LM. The batch sizes are the options' values,
-     * multiplied by `choices`. global_batch_size is the schedule's final size. */
+    /* Batch sizes and schedule lengths are in samples, as in Megatron-LM. The batch sizes are the values of
+     * the options, multiplied by `choices`. global_batch_size is the last size in the schedule. */
     int64_t micro_batch_size, global_batch_size;
     int64_t eval_samples;         /* number of samples per evaluation */
     const BatchStep *batch_steps; /* [num_batch_steps], ascending; the first begins at 0 samples */
     int64_t num_batch_steps;
-    int64_t train_iters, train_samples; /* 0 if neither is given */
+    int64_t train_iters, train_samples; /* 0 if neither option is given */
     /* number of samples to train on; exceeds train_samples if the last step needs more samples */
     int64_t samples_needed;
     double lr_warmup_steps;
-    /* numbers of samples; lr_wsd_decay_steps is 0 if it is not given */
+    /* numbers of samples; lr_wsd_decay_steps is 0 if its option is not given */
     int64_t lr_decay_steps, lr_wsd_decay_steps, wd_incr_steps;
     double start_weight_decay, end_weight_decay;
     /* learning rates for the embedding and output layer; the defaults are lr and min_lr */
     double decoupled_lr, decoupled_min_lr;
     double rescaled_lr, rescaled_min_lr; /* learning rates for PARAM_RESCALED */
-    const char *split;                   /* NULL if each split has separate paths */
-    uint64_t random_seed;                /* seed for sampling */
+    const char *split;    /* --split; NULL if training, validation and test data have separate paths */
+    uint64_t random_seed; /* seed for sampling */
 } Derived;
 
 /* The maximum value of --mtp-num-layers. */
@@ -148,10 +149,10 @@ typedef enum ConfigCheck {
     CHECK_SERVE = 256 | CHECK_INFER,
     CHECK_BENCH_INFER = 1024 | CHECK_PASSES,
     CHECK_DATA = 4,
-    CHECK_LAYOUT = 8, /* rules about how layers are split over ranks, and about the pipeline's schedule */
+    CHECK_LAYOUT = 8, /* rules about how layers are split across ranks, and about the pipeline schedule */
     CHECK_MODEL = 16 | CHECK_LAYOUT,
     CHECK_TASK = 64,
-    CHECK_STRICT = 32, /* command-line options that have no effect are errors, even Megatron-LM's */
+    CHECK_STRICT = 32, /* command-line options without effect, even Megatron-LM's, are errors */
     CHECK_ANY = 0,
 } ConfigCheck;
 
@@ -172,19 +173,19 @@ void config_check_unused(const Config *, unsigned checks, Args *args);
 
 /* Computes `derived`. The Config must satisfy the rules that CHECK_MODEL selects (and CHECK_TRAIN for training).
  * `vocab_size` is the tokenizer's vocabulary size, or 0 if there is no tokenizer. The option vocab-size takes
- * precedence. Arrays belong to the arena. */
+ * precedence over this size. Arrays belong to the arena. */
 void config_finish(Config *, Arena *, int64_t vocab_size);
-/* Returns whether only distances between positions matter, so that there is no maximum length. */
+/* Returns whether positions are relative biases or ALiBi, so that texts have no maximum length. */
 bool config_is_unlimited(const Config *);
 bool config_rotates(const Config *);           /* whether queries and keys are rotated (RoPE) */
 bool config_is_yarn(const Config *);           /* whether YaRN determines the rotary frequencies */
 bool config_measures_scores(const Config *);   /* whether a step measures the largest attention scores */
 int64_t config_layers(const Config *);         /* total number of layers; all stacks share one numbering */
-int64_t config_main_layers(const Config *);    /* number of layers without the last --mtp-num-layers */
-int64_t config_decoder_layers(const Config *); /* number of layers in a T5's decoder */
+int64_t config_main_layers(const Config *);    /* number of layers, excluding the MTP layers */
+int64_t config_decoder_layers(const Config *); /* number of T5 decoder layers */
 int64_t config_layer_in_stack(const Config *,
                               int64_t layer); /* index of the layer within its stack; a T5 has two stacks */
-int64_t config_token_types(const Config *);   /* a BERT's token types, or 0 if it has no embedding for them */
+int64_t config_token_types(const Config *);   /* number of BERT token types; 0 without their embeddings */
 /* Returns whether a T5 is Hugging Face's variant (ckpt/hf/t5.def) rather than Megatron-LM's. With tied embeddings, this
  * variant has no bias in the output layer and divides the logits by sqrt(hidden-size). No option selects the variant,
  * because other options imply it. */
@@ -198,7 +199,7 @@ int64_t config_model_ranks(const Config *);         /* number of ranks that shar
                                                        parameters */
 int64_t config_data_ranks(const Config *);          /* data-parallel size; 1 if it would not be an integer */
 int64_t config_expert_tensor_ranks(const Config *); /* number of ranks that share the weights of one expert */
-/* Resets all rank-related options to their defaults, so that the Config describes the same run on one rank. */
+/* Resets all parallelism options to their defaults, so that the Config describes the same run on one rank. */
 void config_on_one_rank(Config *, Arena *);
 /* Returns the global batch size after `consumed` samples have been consumed. */
 int64_t config_batch_size(const Config *, int64_t consumed);
@@ -208,9 +209,9 @@ int64_t config_batch_size(const Config *, int64_t consumed);
 struct json_t *config_object(const Config *, unsigned classes);
 /* Appends the text of config_object. */
 void config_json(const Config *, unsigned classes, Str *out);
-/* Sets options in `classes` from a checkpoint's JSON text (config_json). Ignores unknown names. An option that the user
- * gave keeps its value, and a note reports any different value in the text. Returns an error if a type or value is
- * invalid. */
+/* Sets the options in `classes` from the JSON text (config_json) in a checkpoint. Ignores unknown names. An
+ * option that the user gave keeps its value; if the checkpoint has a different value, a note reports the
+ * difference. Returns an error if a type or value is invalid. */
 Err config_from_json(Config *, Arena *, const char *json, size_t n, unsigned classes, Str *notes);
 
 /* Appends the text of docs/reference/options.md. */
@@ -226,14 +227,14 @@ typedef struct ConfigRange {
 } ConfigRange;
 ConfigRange config_range(int option);
 const void *config_value(const Config *, int option);
-int config_find(const char *name, size_t n); /* the row whose first spelling is `name`, or -1 */
+int config_find(const char *name, size_t n); /* index of the row whose first spelling is `name`, or -1 */
 
-/* Returns whether any of the words is a spelling of this choice (enum_find). */
+/* Returns whether any of the words is a spelling or synonym of the constant `choice` (enum_find). */
 bool config_lists(const TextList *words, const char *const *spellings, int choice);
 /* Returns whether --moe-router-load-balancing-type names this type. */
 bool config_balances_by(const Config *, LoadBalancing);
-/* Returns the number of experts whose scores are added to compute a group's score (RouteAttr.group_scores). The options
- * that determine the groups must be set. */
+/* Returns the number of experts whose scores are added to compute a group's score (RouteAttr.group_scores).
+ * The options that define the expert groups must be set. */
 int64_t config_group_scores(const Config *);
 /* Sets out[i] to whether layer i has rotary embeddings, according to --no-rope-freq. Returns false if this option's
  * value is not a pattern. */
@@ -241,9 +242,9 @@ bool config_rotated_layers(const Config *, bool *out);
 /* Fills out[n] from "N" (every N-th entry is false, the others are true) or from an expression such as
  * "([1,1,0]+[1])*2" with exactly n entries. Returns false for any other text (pattern.c). */
 bool config_layer_pattern(const char *text, int64_t n, bool *out);
-/* Like config_layer_pattern, except that "N" sets layers 0, N, 2N, ... to true (--moe-layer-freq). */
 /* Computes the inverse of config_layer_pattern. Returns text such as "[1,0,1]", which belongs to the arena. */
 const char *config_pattern_text(Arena *, const bool *layer, int64_t n);
+/* Like config_layer_pattern, except that "N" sets layers 0, N, 2N, ... to true (--moe-layer-freq). */
 bool config_moe_pattern(const char *text, int64_t n, bool *out);
 /* Writes at most `capacity` steps of a run's batch-size schedule, and returns their number. If capacity is 0, returns
  * an upper bound on this number. Returns -1 if step-batch-size-schedule or rampup-batch-size is invalid (batch.c). */

@@ -96,7 +96,7 @@ static int64_t ffn_default(const Config *c) {
     return c->activation == MLP_SWIGLU ? c->hidden_size * 8 / 3 / 64 * 64 : 4 * c->hidden_size;
 }
 
-/* Sets the flags of the layers that predict additional tokens to that of the last main layer. */
+/* Copies the flag of the last main layer to the MTP layers. */
 static void set_mtp_layers(const Config *c, bool *layer) {
     for (int64_t i = config_main_layers(c); i < config_layers(c); i++) layer[i] = layer[i - 1];
 }
@@ -136,8 +136,8 @@ bool config_rotated_layers(const Config *c, bool *out) {
     return true;
 }
 
-/* Returns YaRN's factor for rotated channels. It scales the attention scores for longer contexts (Peng et al.,
- * 2023). */
+/* Returns YaRN's factor for rotated channels. The factor scales the attention scores for longer contexts
+ * (Peng et al., 2023). */
 static double yarn_scale(const Config *c, double mscale) {
     return 0.1 * mscale * log(fmax(c->rotary_scaling_factor, 1)) + 1;
 }
@@ -238,7 +238,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->rotary_dim = config_rotates(c) ? (int64_t)((double)rotated * c->rotary_percent) : 0;
     d->vocab_size = i64_or(c->vocab_size, vocab_size);
     d->padded_vocab_size = padded_vocab(c, d->vocab_size);
-    /* Megatron-LM disables bias_gelu_fusion if there are no biases, and its unfused GELU is the erf form. */
+    /* Megatron-LM disables bias_gelu_fusion if there are no biases. Megatron-LM's unfused GELU uses erf. */
     bool by_bias = c->activation == MLP_GELU;
     const bool fused = c->add_bias_linear && c->bias_gelu_fusion;
     d->activation = !by_bias ? c->activation : fused ? MLP_GELU_TANH : MLP_GELU_ERF;

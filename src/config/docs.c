@@ -75,13 +75,13 @@ static void megatron(Str *out) {
     str_puts(
         out,
         "\n## Megatron-LM's other options\n\n"
-        "Megatron-LM has more options than those above. Isotron accepts them with a note, or refuses them, "
-        "as listed here.\nIf an option is repeated, the last value is used, as in argparse. Two switches "
-        "that contradict each other are an error.\n\n"
+        "Isotron accepts Megatron-LM's other options with a note, or refuses them, as listed here.\nIf an "
+        "option is repeated, the last value is used, as in argparse. Contradictory flags are an "
+        "error.\n\n"
         "These options are accepted with a note, because they would not change results:\n\n");
     foreign(&t, FOREIGN_NOTED, false, out);
     foreign(&t, FOREIGN_NOTED, true, out);
-    str_puts(out, "\nThese options are not supported. Each is an error:\n\n");
+    str_puts(out, "\nThese options are not supported; using one is an error:\n\n");
     foreign(&t, FOREIGN_REFUSED, false, out);
     foreign(&t, FOREIGN_REFUSED, true, out);
 }
@@ -92,15 +92,14 @@ void config_options_md(Str *out) {
         "# Options\n\n"
         "`isotron docs` prints this page from `src/config/options.def` and `megatron.def`; `tools/gen_docs` "
         "adds the options of single commands.\n\n"
-        "If Megatron-LM has an option, Isotron uses the same name, default and meaning, except that it is "
-        "deterministic by default.\nOn the command line an option is `--name value`.\nIn a file for "
-        "`--config` it is a line `name = value`, and a flag is `name = true`; the command line overrides the "
+        "If Megatron-LM has an option, Isotron uses the same name, meaning and, unless the entry states "
+        "otherwise, default.\nOn the command line, an option is `--name value`.\nIn a file for `--config`, "
+        "an option is a line `name = value`, and a flag is `name = true`; the command line overrides the "
         "file.\n\n"
-        "Each command reads some of these options; `isotron COMMAND --help` lists them. Any other option is "
-        "an error on\nits command line. In a file, other options are ignored, so that commands can share a "
-        "file.\n\n"
-        "An entry lists the class, the default (if there is one) and the range. `new` marks options that "
-        "Megatron-LM does not have.\n"
+        "`isotron COMMAND --help` lists the options that a command reads. On the command line, any other "
+        "option is an error.\nIn a file, other options are ignored, so that commands can share a file.\n\n"
+        "An entry lists the option's class, default (if any) and range. `new` marks options that Megatron-LM "
+        "does not have.\n"
         "In the text, `none` means that the option is not given. ARCH options change the model's function or "
         "shapes, and are stored in checkpoints.\nNUMERIC options change only rounding. LAYOUT options change "
         "only how the work is distributed. RUN options change\neverything else.\n");

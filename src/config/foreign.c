@@ -1,4 +1,4 @@
-/* Finds another program's options, and foreign values for our options (args.h). */
+/* Finds another program's options and their values for options that Isotron has (args.h). */
 #include <string.h>
 
 #include "config/args.h"

@@ -1,4 +1,4 @@
-/* Writes a run's configuration as JSON, and reads a checkpoint's model options from JSON, which is untrusted. */
+/* Writes a run's configuration as JSON, and reads a checkpoint's model options from untrusted JSON. */
 #include "config/config.h"
 
 #include <jansson.h>
@@ -7,8 +7,8 @@
 
 #include "base/fault.h"
 
-/* Returns a string or null. A path may contain bytes that are not UTF-8. Each byte of such a path is written as a
- * Latin-1 character. */
+/* Returns a JSON string, or null if s is NULL. Text that is not UTF-8, such as some paths, is converted byte
+ * by byte from Latin-1. */
 static json_t *text_or_null(const char *s) {
     json_t *text = s ? json_string(s) : json_null();
     if (text) return text;

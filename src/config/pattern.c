@@ -65,7 +65,7 @@ static bool sum(Pattern *p, int depth) {
     return true;
 }
 
-/* Converts the text to a number. Returns 0 if it is not a number. */
+/* Converts the text to a number. Returns 0 if the text is not a number. */
 static long frequency(const char *text) {
     char *end;
     const long n = strtol(text, &end, 10);

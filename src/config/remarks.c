@@ -1,4 +1,5 @@
-/* Creates messages about given options. Remarks with the same kind and text share one message (args.h). */
+/* Creates messages about options that the user gave. Remarks with the same kind and text share one message
+ * (args.h). */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +42,7 @@ static void list(const Remark *first, const Remark *end, Str *out) {
     str_printf(out, "%s%s", VERDICTS[first->kind][all > 1], first->text);
 }
 
-/* Returns whether no earlier remark has the same message. */
+/* Returns whether remark i is the first one with its message. */
 static bool is_first(const Args *a, int64_t i) {
     int64_t before = 0;
     while (!is_same(&a->remarks[before], &a->remarks[i])) before++;

@@ -14,7 +14,8 @@ static bool reads_vocab_file(const Config *c) {
            is_type(c, "BertWordPieceCase");
 }
 
-/* Returns whether the option's value requests a feature. A boolean that is set to its default does not. */
+/* Returns whether the option's value requests a feature. A boolean that is set to its default requests
+ * nothing. */
 static bool asks(const Config *c, int option) {
     const ArgType type = CONFIG_ROWS[option].type;
     const void *value = config_value(c, option);

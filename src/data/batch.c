@@ -171,7 +171,7 @@ Sample batch_sample(const Batch *b, int64_t i) {
     return sample;
 }
 
-/* Copies this rank's columns of sample i. */
+/* Copies the columns of sample i that belong to the slice. */
 static void slice_row(const Batch *from, const SequenceSlice *slice, FieldId field, int64_t i,
                       const Batch *to) {
     const int64_t elements = extent_of(&to->shape, field_info(field)->extent);

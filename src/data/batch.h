@@ -1,4 +1,5 @@
-/* Samples and batches. Both have an array for each field in fields.def. */
+/* Samples and batches of samples. The structs Sample and Batch have one array for each field in
+ * fields.def. */
 #pragma once
 
 #include <stdbool.h>
@@ -31,7 +32,7 @@ typedef enum FieldValue {
     VALUE_LABEL,
     VALUE_TYPE,
     VALUE_CLASS,
-    VALUE_INDEX, /* batch_draw leaves this kind and the next three unchanged */
+    VALUE_INDEX, /* batch_draw does not draw values of this kind and the next three */
     VALUE_START,
     VALUE_WEIGHT,
     VALUE_AHEAD
@@ -46,13 +47,13 @@ typedef struct FieldInfo {
     FieldValue value;
 } FieldInfo;
 const FieldInfo *field_info(FieldId);
-bool extent_is_cut(FieldExtent); /* whether context-parallel ranks divide the extent */
+bool extent_is_cut(FieldExtent); /* whether the extent is split across context-parallel ranks */
 
 /* A set of fields. */
 typedef uint32_t FieldSet;
 #define ALL_FIELDS      ((UINT32_C(1) << FIELDS) - 1)
 #define FIELD_SET(name) (UINT32_C(1) << FIELD_##name)
-/* The fields that a decoder reads. */
+/* The fields that a decoder-only model reads. */
 #define GPT_FIELDS                                                                                           \
     (FIELD_SET(tokens) | FIELD_SET(labels) | FIELD_SET(position_ids) | FIELD_SET(document_start) |           \
      FIELD_SET(loss_mask))
@@ -60,7 +61,7 @@ typedef uint32_t FieldSet;
 #define AHEAD_FIELDS (FIELD_SET(tokens_ahead) | FIELD_SET(labels_ahead) | FIELD_SET(loss_mask_ahead))
 static inline bool fields_have(FieldSet fields, int field) { return fields >> field & 1; }
 
-/* Returns the fields in the set that a forward pass without losses reads. */
+/* Returns the subset of the fields that a forward pass reads if it computes no losses. */
 FieldSet fields_inputs(FieldSet);
 
 /* The sizes of a sample's fields. */
@@ -81,7 +82,8 @@ int64_t shape_columns(const SampleShape *, FieldId);
 /* Returns the shape of a sample's slice on one of `ranks` context-parallel ranks. */
 SampleShape shape_slice(SampleShape, int ranks);
 
-/* One sample: a row of each field, in the caller's memory. Fields that are not in the set are NULL. */
+/* One sample: a row of each field, in the caller's memory. The members for fields that the batch lacks are
+ * NULL. */
 typedef struct Sample {
     union {
         struct {
@@ -116,23 +118,23 @@ void batch_reset(const Batch *);
 /* Like batch_reset, but draws random ids and labels below `vocab`, and sets token types and classes so that both values
  * occur. The values depend only on key, number and shape. */
 void batch_draw(const Batch *, uint64_t key, uint64_t number, int64_t vocab);
-/* Fills the look-ahead fields, if the batch has any, from tokens, labels and loss_mask. An element is 0 if it lies
- * beyond the end of the position's document (document_start). */
+/* Fills the look-ahead fields, if the batch has any, from tokens, labels and loss_mask. A look-ahead element
+ * is 0 if it would lie beyond the end of the sample, or of the document (document_start). */
 void batch_look_ahead(const Batch *);
-/* Copies all fields of sample k of `from`, except look-ahead fields, to row i of a batch with the same shape. `from`
- * may have additional fields. */
+/* Copies sample k of `from`, except its look-ahead fields, to row i of a batch with the same shape. `from`
+ * may have fields that the batch lacks. */
 void batch_copy(const Batch *, int64_t i, const Batch *from, int64_t k);
 /* Returns the index of the first value of an integer field that is outside [low, end), or -1 if there is none. */
 int64_t batch_outside(const Batch *, FieldId, int64_t low, int64_t end);
 /* Returns the number of values in each element of a field. */
 int64_t batch_width(const Batch *, FieldId);
-/* Writes a field's dimensions: b, the extent unless it is SAMPLES, and the width if it exceeds 1. Returns the number of
- * dimensions. */
+/* Writes a field's dimensions: b, then the extent unless the extent is SAMPLES, and then the width if the
+ * width exceeds 1. Returns the number of dimensions. */
 int batch_dims(const Batch *, FieldId, int64_t dim[3]);
 /* Returns samples [first, first + n) as a view of the batch's memory. */
 Batch batch_rows(const Batch *, int64_t first, int64_t n);
 Sample batch_sample(const Batch *, int64_t i);
-/* Copies to the arena the columns of context-parallel rank `rank` out of `ranks` (base/zigzag.h). The caller must not
- * free the result. If ranks > 1, CUT extents must be multiples of 2 * ranks. For the other extents, each rank gets all
- * columns. */
+/* Returns a copy of the columns that belong to context-parallel rank `rank` of `ranks` (base/zigzag.h). The
+ * copy is in the arena, so the caller must not free it. If ranks > 1, CUT extents must be multiples of 2 *
+ * ranks. Each rank gets all columns of a field whose extent is WHOLE or SAMPLES. */
 Batch batch_slice(const Batch *, int ranks, int rank, Arena *);

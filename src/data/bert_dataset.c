@@ -5,12 +5,12 @@
  *   labels           the original token at masked positions, otherwise 0 (Megatron-LM: -1, also with weight 0)
  *   loss_mask        1 at masked positions, otherwise 0
  *   token_types      0 up to the first [SEP], then 1; 0 in the padding
- *   sentence_labels  1 if A and B are swapped, which happens in half of the samples
+ *   sentence_labels  1 if A and B are swapped (half of the samples)
  *   lengths          number of tokens before the padding
  *
- * The sentences are divided at a random boundary: A gets the sentences before it, and B gets the sentences after it. As
- * long as A and B together are too long, one token at a time is removed from a random end of the longer segment.
- * Without the binary head, A gets all sentences. */
+ * The sentences are divided at a random boundary: A gets the sentences before it, and B gets the sentences
+ * after it. While A and B together are too long, tokens are removed one by one from a random end of the
+ * longer segment. Without the binary head, A gets all sentences. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +45,7 @@ static void truncate_pair(Segment *a, Segment *b, int64_t target, Mt19937 *rng) 
     }
 }
 
-/* Writes the sample's tokens to `text`, and returns how many there are. */
+/* Writes the sample's tokens to `text`, and returns the number of tokens. */
 static int64_t join(const MaskTokens *special, const Segment *a, const Segment *b, int64_t *text) {
     int64_t n = 0;
     text[n++] = special->cls;

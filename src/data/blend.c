@@ -10,8 +10,9 @@
 
 const char *const SPLIT_NAMES[SPLIT_COUNT] = {"train", "valid", "test"};
 
-/* Sums pairwise like numpy. Up to 128 terms are added in eight accumulators. A longer array is split into two halves,
- * and the length of the first half is rounded down to a multiple of 8. */
+/* Computes a sum by pairwise summation, as numpy does. Up to 128 terms are added in eight accumulators. A
+ * longer array is split into two halves, and the length of the first half is rounded down to a multiple of
+ * 8. */
 static double numpy_sum(const double *a, int n) {
     if (n < 8) {
         double sum = 0;
@@ -38,7 +39,7 @@ void blend_normalize(double *weights, int n) {
 }
 
 /* Megatron-LM reads every run of digits and points in the text as a number, and ignores all other characters.
- * Here, a character that is neither part of a number nor a separator is an error. */
+ * In Isotron, a character that is neither part of a number nor a separator is an error. */
 Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
     static const char NUMBER[] = ".0123456789", BETWEEN[] = " \t,:";
     double w[SPLIT_COUNT] = {0};
@@ -69,7 +70,7 @@ Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
 }
 
 void split_elements(const SplitRange *s, int64_t n, int64_t *begin, int64_t *end) {
-    *begin = (int64_t)nearbyint(s->low * (double)n); /* like Python's round, rounds half to even */
+    *begin = (int64_t)nearbyint(s->low * (double)n); /* rounds half to even, like Python's round */
     *end = (int64_t)nearbyint(s->high * (double)n);
     if (*end > n) *end = n;
     if (*begin > *end) *begin = *end;

@@ -1,6 +1,7 @@
-/* Computes the splits of a dataset, the blends of several datasets, and the number of samples that each dataset must
- * provide. Source: Megatron-LM core/datasets/blended_megatron_dataset_{config,builder}.py, utils.py and helpers.cpp.
- * Results are bitwise equal to those that these files compute in float64 with Python and numpy. */
+/* Computes the splits of a dataset, the blends of several datasets, and the number of samples that each
+ * dataset must provide. Source: Megatron-LM core/datasets/blended_megatron_dataset_{config,builder}.py,
+ * utils.py and helpers.cpp. Results are bitwise equal to Megatron-LM's, which are computed in float64 by
+ * Python and numpy. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,8 +18,8 @@ typedef struct SplitRange {
     double low, high;
 } SplitRange;
 
-/* Parses a split such as "969, 30, 1". The numbers are normalized so that their sum is 1; a missing number counts as
- * 0. */
+/* Parses a split such as "969, 30, 1". The numbers are normalized so that their sum is 1; a missing number is
+ * taken as 0. */
 Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]);
 /* Computes which of n elements belong to a split: the range [begin, end). The bounds are rounded half to even. */
 void split_elements(const SplitRange *, int64_t n, int64_t *begin, int64_t *end);
@@ -31,7 +32,8 @@ typedef struct Blend {
     double *weights;
 } Blend;
 
-/* Parses the list. The list has only prefixes if its length is odd or if no pair begins with a number. */
+/* Parses the entries of --data-path. The list has only prefixes if its length is odd or if no pair begins
+ * with a number. */
 Err blend_parse(const char *const *entries, int n, Blend *out);
 void blend_free(Blend *);
 
@@ -39,14 +41,15 @@ void blend_free(Blend *);
 void blend_normalize(double *weights, int n);
 /* Returns how many samples of a dataset with weight w belong to a blend of `total` samples: ceil(total * w). */
 int64_t blend_target(int64_t total, double weight);
-/* Returns how many samples to prepare for this dataset: ceil(target * (1 + surplus)). A blend may draw slightly more
- * samples than the target. */
+/* Returns how many samples a dataset with this weight must provide: ceil(target * (1 + surplus)). A blend may
+ * draw slightly more samples than the target. */
 int64_t blend_request(int64_t total, double weight, double surplus);
 
-enum { BLEND_MAX = 32766 }; /* the maximum number of datasets; a dataset's number is an int16 */
+enum { BLEND_MAX = 32766 }; /* the maximum number of datasets in a blend; an int16 stores a dataset's index */
 
 /* For each s from 0 to size - 1, draws the next sample from the dataset d for which weights[d] * max(s, 1) - drawn[d]
  * is largest. Chooses the lowest d if there is a tie. */
 void blend_indices(const double *weights, int n, int64_t size, int16_t *dataset, int64_t *sample);
-/* Draws exactly sizes[d] samples from each dataset, by the same rule. The outputs must have room for all samples. */
+/* Like blend_indices with the sizes as weights, but draws exactly sizes[d] samples from each dataset d. The
+ * output arrays must have room for all samples. */
 void blend_indices_exhaustive(const int64_t *sizes, int n, int16_t *dataset, int64_t *sample);

@@ -48,8 +48,8 @@ static Err build(BlendedDataset *d, const Mix *m, double surplus) {
     return ERR_OK;
 }
 
-/* Returns whether arrays from disk can belong to this blend. They must have the correct size and list each dataset's
- * samples in order. */
+/* Returns true if arrays from disk can belong to this blend: they must have the correct size, and list each
+ * dataset's samples in order. */
 static bool valid(const BlendedDataset *d, const Mix *m) {
     if (d->dataset.type != NPY_I16 || d->sample.type != NPY_I64 || d->dataset.columns || d->sample.columns ||
         d->dataset.rows != m->size || d->sample.rows != m->size)

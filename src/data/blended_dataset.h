@@ -1,5 +1,6 @@
-/* One split of one or more sources. Each index maps to a dataset and to a sample in this dataset. Source: Megatron-LM
- * core/datasets/blended_dataset.py; the sizes are computed as in blended_megatron_dataset_builder.py.
+/* One split of one or more sources. Each index of the split maps to a dataset and a sample in that dataset.
+ * Source: Megatron-LM core/datasets/blended_dataset.py; the sizes are computed as in
+ * blended_megatron_dataset_builder.py.
  *
  *   weights given  each dataset provides ceil(ceil(total * w) * (1 + surplus)) samples, and the blend has
  *                  sum(ceil(total * w)) samples
@@ -22,7 +23,7 @@ typedef struct BlendedDataset {
     NpyArray sample;     /* i64[size] */
 } BlendedDataset;
 
-/* sources[n] and `config` are borrowed. One source without weights is not a blend. */
+/* sources[n] and `config` are borrowed. A single source without weights is not treated as a blend. */
 Err blended_open(const DatasetKind *, const TokenSource *sources, int n, const double *weights,
                  const DataConfig *config, DataSplit split, const SplitRange *range, int64_t total,
                  double surplus, BlendedDataset *out);

@@ -9,9 +9,10 @@
 #include "base/mem.h"
 #include "data/blended_dataset.h"
 
-/* Datasets point to the sources and the configuration. Data therefore never moves the two, and frees them last. */
+/* Datasets point to the sources and the configuration. Data therefore never moves sources or the
+ * configuration, and frees both last. */
 struct Data {
-    Blend paths[SPLIT_COUNT]; /* if --data-path is given, only [0] is set */
+    Blend paths[SPLIT_COUNT]; /* if --data-path is given, only paths[0] is set */
     const DatasetKind *kind;
     TokenSource *sources[SPLIT_COUNT];
     SplitRange ranges[SPLIT_COUNT];
@@ -36,7 +37,8 @@ static Err check_config(const DataConfig *c) {
         return err_user(
             "--data-path, the per-split data paths and --mock-data are mutually exclusive; use one of them");
     if (per_split && c->split)
-        return err_user("--split divides --data-path; remove it if each split has separate data paths");
+        return err_user("--split applies only to --data-path; remove --split if each split has separate data "
+                        "paths");
     if (!(c->surplus >= 0 && c->surplus <= 1000))
         return err_user("--mid-level-dataset-surplus is %g; it must be 0..1000", c->surplus);
     for (int i = 0; i < SPLIT_COUNT; i++)

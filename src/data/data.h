@@ -5,10 +5,10 @@
  *   const Dataset *train = data_split(data, SPLIT_TRAIN);   NULL if the split is empty
  *   ERR_RETURN(data_batch(train, indices, micro_batch_size, &batch));
  *
- * A split's sample k depends only on (files, seed, k). The ranks, the world size and the microbatches affect only the
- * sampler (sampler.h). Open the data once per process. The data is read-only afterwards, so ranks that run as threads
- * share one Data. If processes share a cache folder, one process must open the data before the others. Source:
- * Megatron-LM core/datasets/blended_megatron_dataset_builder.py, blended_dataset.py. */
+ * A split's sample k depends only on (files, seed, k). The ranks, the world size and the microbatches affect
+ * only the sampler (sampler.h). Each process opens the data once. Open data is read-only, so ranks that run
+ * as threads share one Data. If processes share a cache folder, one process must open the data before the
+ * others. Source: Megatron-LM core/datasets/blended_megatron_dataset_builder.py, blended_dataset.py. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,22 +26,22 @@ Err data_open(const DataConfig *, Data **out);
 void data_close(Data *); /* NULL is fine */
 /* Returns a split's dataset, or NULL if the split has width zero, no paths, or no samples. */
 const Dataset *data_split(const Data *, DataSplit);
-/* Returns the number of validation files if the data consists of records, or 0 for token data. Each file is a separate
- * dataset. All its samples are evaluated after each epoch. */
+/* Returns the number of validation files if the data consists of records, or 0 for token data. Each
+ * validation file is a separate dataset, and all samples in the file are evaluated after each epoch. */
 int data_files(const Data *);
 const Dataset *data_file(const Data *, int file);
 
-/* Returns a hash of the data, as 32 hexadecimal digits. For token data, it covers the content of each .idx and the size
- * of each .bin, in the order of the paths. The fingerprint does not cover tokens or file names. For records, it covers
- * all tokens and labels. */
+/* Returns a hash of the data, as 32 hexadecimal digits. For token data, the hash covers the content of each
+ * .idx and the size of each .bin, in the order of the paths, but neither tokens nor file names. For records,
+ * the hash covers all tokens and labels. */
 const char *data_fingerprint(const Data *);
 
 int64_t data_length(const Dataset *); /* number of samples */
-/* The size of one split, and the number of epochs that the requested samples need. In a blend, `epochs` is the maximum
- * over the datasets. */
+/* The size of one split, and the number of epochs needed for the requested samples. In a blend, `epochs` is
+ * the maximum over the datasets. */
 typedef struct DataFacts {
     int64_t tokens, samples;
-    int64_t epoch; /* for records: samples per epoch, including padding and choices; 0 for token data */
+    int64_t epoch; /* for records: samples per epoch, counting padding and every choice; 0 for token data */
     double epochs;
     const char *file; /* the first file of records; NULL for token data */
 } DataFacts;

@@ -57,11 +57,12 @@ Err part_error(const DatasetPart *p, Err e) {
 Err part_check_id(const DatasetPart *p, int64_t id, int64_t vocab_size) {
     if (id >= 0 && (vocab_size <= 0 || id < vocab_size)) return ERR_OK;
     return err_user("'%s' contains the token id %" PRId64 ", but the vocabulary has only %" PRId64
-                    " ids: it was made with another tokenizer",
+                    " tokens: the dataset was made with another tokenizer",
                     source_name(p->source), id, vocab_size);
 }
 
-/* Returns the dataset's class name. For mock data, it begins with Mock, as in Megatron-LM's MockGPTDataset. */
+/* Returns the dataset's class name. For mock data, the name begins with Mock, as in Megatron-LM's
+ * MockGPTDataset. */
 static char *class_name(const DatasetPart *p) {
     return mem_printf("%s%s", p->source->prefix ? "" : "Mock", p->kind->class_name);
 }

@@ -70,7 +70,7 @@ static Err text_of(const Rewrite *w, int64_t begin, int64_t end, Str *out) {
     return ERR_OK;
 }
 
-/* Returns the byte at which a random character of the text begins, or the end of the text. */
+/* Returns the byte offset at which a random character of the text begins, or the offset of the text's end. */
 static size_t boundary(const Str *text, uint32_t draw) {
     uint64_t character = (uint64_t)draw * (utf8_count(text->s, text->len) + 1) >> 32;
     size_t at = 0;

@@ -47,7 +47,7 @@ static int64_t read_text(const GptDataset *d, int64_t k, int64_t *text) {
     for (; position <= last; position++, offset = 0) {
         int64_t sequence = npy_at(&d->index.document, position);
         int64_t end = position < last ? source_length(d->part.source, sequence) : last_offset + 1;
-        if (offset < 0) offset = 0; /* rounding has added a sample, whose last sequence is empty */
+        if (offset < 0) offset = 0; /* rounding has added a sample whose last sequence is empty */
         int64_t count = end > offset ? end - offset : 0;
         CHECK(have + count <= want, "sample %" PRId64 " has %" PRId64 " tokens", k, have + count);
         source_tokens(d->part.source, sequence, offset, count, text + have);

@@ -38,7 +38,7 @@ static int32_t i32_at(const unsigned char *array, int64_t i) {
     return v;
 }
 
-/* Locates the arrays. Every size is checked before it is multiplied. */
+/* Locates the arrays. Sizes are checked before they are multiplied, so that no product overflows. */
 static Err read_header(IndexedDataset *d) {
     const unsigned char *p = d->idx.bytes;
     uint64_t size = d->idx.size;
@@ -67,8 +67,8 @@ static Err read_header(IndexedDataset *d) {
                         d->prefix, s, n, size);
     uint64_t modes = rest - 12 * s - 8 * n;
     if (modes && modes != s)
-        return err_user("'%s.idx' has %" PRIu64 " bytes after its arrays, where there may be only %" PRIu64
-                        " modes; make the dataset again",
+        return err_user("'%s.idx' has %" PRIu64 " bytes after its arrays, but the modes would need %" PRIu64
+                        " bytes; make the dataset again",
                         d->prefix, modes, s);
     d->sequences = (int64_t)s, d->documents = (int64_t)n - 1;
     d->lengths = p + INDEXED_HEADER;
@@ -116,7 +116,7 @@ static Err without_suffix(const char *prefix) {
     return err_user("'%s' names one file of a dataset: remove the suffix %s", prefix, prefix + n - 4);
 }
 
-/* If a dataset exists whose name is the prefix plus the key that isotron preprocess appends, suggests that name. */
+/* Suggests the prefix plus the suffix that isotron preprocess appends, if a dataset with this name exists. */
 static Err with_key(const char *prefix) {
     char *idx = mem_printf("%s_text_document.idx", prefix);
     const bool there = file_exists(idx);

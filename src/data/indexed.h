@@ -38,19 +38,20 @@ typedef enum IndexedDtype {
 size_t indexed_dtype_size(IndexedDtype); /* number of bytes per item, or 0 for an unknown code */
 const char *indexed_dtype_name(IndexedDtype);
 bool indexed_dtype_is_float(IndexedDtype);
-/* Returns the dtype that preprocessing writes: u16 if the vocabulary has fewer than 65500 ids, and i32 if it is larger
- * or unknown (<= 0). */
+/* Returns the dtype that preprocessing writes: u16 if the vocabulary has fewer than 65500 tokens, and i32 if
+ * its size is larger or unknown (<= 0). */
 IndexedDtype indexed_dtype_for_vocab(int64_t vocab_size);
 
-/* A mapped dataset. An IndexedDataset is read-only, so any number of threads may share it. Opening checks every length,
- * offset and document entry against the sizes of the two files, so that later reads stay within the mapped files. */
+/* A mapped dataset. An IndexedDataset is read-only, so any number of threads may share it. indexed_open
+ * checks every length, offset and document entry against the sizes of the two files, so that later reads stay
+ * within the mapped files. */
 typedef struct IndexedDataset {
     char *prefix; /* owned */
     FileMap idx, bin;
     IndexedDtype dtype;
     int64_t sequences; /* S */
     int64_t documents; /* D - 1 */
-    /* unaligned arrays in idx, which the functions below read */
+    /* unaligned arrays in idx; the functions below read them */
     const unsigned char *lengths, *offsets, *starts;
     const int8_t *modes; /* [S]; NULL if the data has no modes */
 } IndexedDataset;
@@ -61,13 +62,14 @@ void indexed_close(IndexedDataset *);
 int32_t indexed_length(const IndexedDataset *, int64_t sequence); /* number of tokens */
 /* Returns the first sequence of `document` or, for document == documents, the number of sequences. */
 int64_t indexed_document(const IndexedDataset *, int64_t document);
-/* Returns items [begin, begin + count) of a sequence, in the file's dtype. They may be unaligned. */
+/* Returns items [begin, begin + count) of a sequence, in the file's dtype. The items may be unaligned. */
 const void *indexed_items(const IndexedDataset *, int64_t sequence, int64_t begin, int64_t count);
 /* Converts items to int64 token ids. The dtype must be an integer type. */
 void indexed_tokens(const IndexedDataset *, int64_t sequence, int64_t begin, int64_t count, int64_t *out);
 
-/* Writes a dataset. Both files have temporary names until indexed_builder_finalize renames them. The .idx is renamed
- * last, so that a reader never finds an incomplete dataset. The dataset has modes if any sequence has one. */
+/* Writes a dataset. Both files have temporary names until indexed_builder_finalize renames them. The .idx is
+ * renamed last, so that a reader never finds an incomplete dataset. The dataset has modes if the mode of any
+ * sequence was set. */
 typedef struct IndexedBuilder IndexedBuilder;
 
 Err indexed_builder_open(const char *prefix, IndexedDtype, IndexedBuilder **out);

@@ -111,8 +111,8 @@ Err indexed_builder_add_tokens(IndexedBuilder *b, const int32_t *tokens, int64_t
         for (int64_t i = 0; i < n; i++) {
             wide[i] = tokens[done + i];
             if (!fits(b->dtype, tokens[done + i]))
-                return err_user("token id %d does not fit into the dtype %s of '%s'; the vocabulary size of "
-                                "the tokenizer is too small for its ids",
+                return err_user("token id %d does not fit into the dtype %s of '%s'; the tokenizer's "
+                                "vocabulary size is too small for its ids",
                                 tokens[done + i], indexed_dtype_name(b->dtype), b->bin);
             /* on a little-endian machine, the low bytes come first */
             memcpy(narrow + (size_t)i * size, &wide[i], size);
@@ -136,8 +136,8 @@ Err indexed_builder_add_index(IndexedBuilder *b, const char *prefix) {
     ERR_RETURN(indexed_open(prefix, &d));
     Err e = ERR_OK;
     if (d.dtype != b->dtype)
-        e = err_user("'%s' has the dtype %s, but the datasets before it have %s; only datasets of one dtype "
-                     "can be merged",
+        e = err_user("'%s' has the dtype %s, but the datasets before it have %s; only datasets with the "
+                     "same dtype can be merged",
                      prefix, indexed_dtype_name(d.dtype), indexed_dtype_name(b->dtype));
     int64_t document = 1;
     for (int64_t i = 0; !e.code && i <= d.sequences; i++) {

@@ -41,7 +41,7 @@ struct Input {
 
 bool input_is_stdin(const char *path) { return unpack_is_stdin(path); }
 
-/* ---- converts rows of Parquet to JSON Lines ---- */
+/* ---- conversion of Parquet rows to JSON Lines ---- */
 
 static void add_json_string(Str *out, const char *s, size_t n) {
     str_add(out, "\"", 1);
@@ -109,14 +109,14 @@ static Err open_parquet(Input *in) {
     return parquet_open(in->path, in->options.columns, in->options.num_columns, &in->parquet);
 }
 
-/* ---- converts bytes to text ---- */
+/* ---- conversion of bytes to text ---- */
 
 static bool is_utf8(const char *encoding) {
     return !encoding || !strcasecmp(encoding, "utf-8") || !strcasecmp(encoding, "utf8");
 }
 
-/* Opens a converter for the encoding. Also accepts Python's spellings, such as latin-1 and utf_16. Rejects iconv's
- * suffixes, such as IGNORE, because they would lose text. */
+/* Opens a converter for the encoding. Also accepts Python's spellings, such as latin-1 and utf_16. Rejects
+ * iconv's suffixes, such as IGNORE, because they drop text without an error. */
 static iconv_t find_encoding(const char *encoding) {
     char *name = mem_strdup(encoding), *to = name;
     iconv_t found = (iconv_t)-1;
@@ -142,7 +142,7 @@ Err input_check_encoding(const char *encoding) {
     const char *near = str_nearest(encoding, USUAL, NUMBER);
     for (int i = 0; i < NUMBER; i++) str_printf(&all, "%s%s", i ? ", " : "", USUAL[i]);
     const Err e =
-        err_user("--input-encoding %s is not known%s%s; common ones are %s, and 'iconv -l' lists all",
+        err_user("--input-encoding %s is not known%s%s; common encodings are %s, and 'iconv -l' lists all",
                  quote(encoding).s, near ? ", did you mean " : "", near ? near : "", all.s);
     str_free(&all);
     return e;
@@ -207,7 +207,8 @@ static Err read_raw(Input *in) {
     return ERR_OK;
 }
 
-/* Refills `text` if all of it has been returned. After the call, `text` is empty only at the end of the file. */
+/* Refills `text` if all of the text has been returned. After the call, `text` is empty only at the end of the
+ * file. */
 static Err fill(Input *in) {
     for (bool done = false; in->at == in->size && !done;) {
         if (!in->ended && in->raw_size < RAW) ERR_RETURN(read_raw(in));

@@ -1,6 +1,6 @@
-/* Reads input files as streams of text. A file is plain, compressed (data/unpack.h) or Parquet
- * (data/parquet/parquet.h); its first bytes indicate which. "-" is standard input. The text is UTF-8 without NUL. A
- * byte-order mark at the start is skipped. */
+/* Reads input files as streams of text. The first bytes of a file determine whether it is plain, compressed
+ * (data/unpack.h) or Parquet (data/parquet/parquet.h). The path "-" means standard input. The text is
+ * returned as UTF-8, and contains no NUL character. A byte-order mark at the start is skipped. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,8 +27,9 @@ Err input_check_encoding(const char *encoding);
 /* Returns a user error if the path is a folder or cannot be opened, or if a Parquet file cannot be read or is a
  * pipe. */
 Err input_open(const char *path, InputOptions, Input **out);
-/* input_text and input_line append text to `out`, and set *more to false at the end of the file. Both return an error
- * if the data is damaged or truncated, if the text is not valid in its encoding, or if reading fails. */
+/* input_text and input_line append text to `out`, and set *more to false at the end of the file. Both
+ * functions return an error if the data is damaged or truncated, if the text is not valid in its encoding, or
+ * if reading fails. */
 Err input_text(Input *, Str *out, bool *more); /* appends the next part of the text */
 /* Appends the next line without its newline. A newline is \n or, with any_newline, also \r\n or \r, as in
  * Python's text files. */

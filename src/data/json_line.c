@@ -70,7 +70,7 @@ static bool number(Scan *c) {
     if (word(c, "Infinity")) return true;
     if (!minus && word(c, "NaN")) return true;
     if (!word(c, "0") && !digits(c)) return fail(c, "a value is expected");
-    if (word(c, ".") && !digits(c)) return fail(c, "a number has no digits after its point");
+    if (word(c, ".") && !digits(c)) return fail(c, "a number has no digits after its decimal point");
     if (peek(c) != 'e' && peek(c) != 'E') return true;
     c->at++;
     if (!word(c, "-")) word(c, "+");
@@ -84,7 +84,8 @@ static bool scalar(Scan *c) {
 
 static bool key(Scan *c) { return string(c) && (take(c, ':') || fail(c, "':' is expected after a key")); }
 
-/* Closes the lists and objects that end at the current position. If one remains open, moves to its next value. */
+/* Closes the lists and objects that end at the current position. If a list or an object remains open, moves
+ * to its next value. */
 static bool next_value(Scan *c, Str *open) {
     while (open->len && take(c, open->s[open->len - 1])) open->len--;
     if (!open->len) return true;

@@ -13,7 +13,7 @@ enum { LONG_SENTENCE = 512, COLUMNS = 3 };
 typedef struct Walk {
     const MaskedPlan *plan;
     Mt19937 rng;
-    uint32_t short_ratio; /* one in `short_ratio` targets is short; 0 means that none is short */
+    uint32_t short_ratio; /* one in `short_ratio` targets is short; 0 means that no target is short */
     int64_t samples;
     uint64_t digest;
     uint32_t *out; /* the samples, or NULL if samples are only counted */

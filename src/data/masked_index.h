@@ -1,7 +1,7 @@
-/* The sample index of masked datasets. A sample consists of consecutive sentences of one document. Every element equals
- * Megatron-LM's (core/datasets/helpers.cpp, build_mapping):
+/* The sample index of masked datasets. A sample consists of consecutive sentences of one document. Every
+ * element equals the corresponding element in Megatron-LM (core/datasets/helpers.cpp, build_mapping):
  *
- *   u32[samples, 3]   first sentence, end, target length in tokens
+ *   u32[samples, 3]   first sentence, last sentence + 1, target length in tokens
  *
  * Each document with at least min_sentences sentences is divided into samples. A sample ends when it has at least
  * min_sentences sentences and its target length, unless only one sentence would remain. The target is max_length or,
@@ -34,5 +34,5 @@ typedef struct MaskedPlan {
  * machine's memory. */
 Err masked_plan(MaskedPlan *);
 NpyArray masked_index_build(const MaskedPlan *);
-/* Returns whether an array from disk consists of the plan's samples. The order is not checked. */
+/* Returns whether an array from disk consists of the plan's samples, in any order. */
 bool masked_index_valid(const MaskedPlan *, const NpyArray *);

@@ -57,7 +57,7 @@ static int64_t draw_ngram(const MaskingConfig *c, const double *thresholds, Mt19
     return n;
 }
 
-/* Returns the tokens of n words, starting with `word`, or of all remaining words if there are fewer. */
+/* Returns the tokens of n words, starting with `word`, or of all remaining words if fewer than n remain. */
 static MaskSpan ngram(const Masking *m, int64_t word, int64_t n) {
     const int64_t end = word + n < m->num_words ? word + n : m->num_words;
     return (MaskSpan){m->words[word], m->words[end] - m->words[word]};

@@ -1,11 +1,11 @@
-/* Chooses which of a sample's tokens to mask. With the same generator, the choice equals Megatron-LM's
- * (core/datasets/masked_dataset.py, _create_masked_lm_predictions):
+/* Chooses which of a sample's tokens to mask. The selected tokens equal those that Megatron-LM selects with
+ * the same generator (core/datasets/masked_dataset.py, _create_masked_lm_predictions):
  *
- *   A word is a token and the continuations ("##") that follow it; [CLS] and [SEP] belong to no word. Words are visited
- *   in random order. For each word, the number n of words to mask, starting with this word, is drawn at random. The
- *   distribution of n is proportional to 1/n, or geometric (SpanBERT, Joshi et al., 2020, section 3.1). n is reduced
- *   until the n words have at most as many tokens as remain to be masked. An n-gram that contains a masked token is
- *   skipped.
+ *   A word is a token and the continuations ("##") that follow it; [CLS] and [SEP] belong to no word. Words
+ *   are visited in random order. For each word, the number n of words to mask, starting with this word, is
+ *   drawn at random. The probability of n is proportional to 1/n, or n is geometrically distributed
+ *   (SpanBERT, Joshi et al., 2020, section 3.1). n is reduced until the n words have at most as many tokens
+ *   as remain to be masked. An n-gram that contains a masked token is skipped.
  *
  * The number of tokens to mask is min(p * target, max(1, round(p * tokens))). */
 #pragma once
@@ -28,7 +28,7 @@ typedef struct MaskTokens {
 typedef struct MaskingConfig {
     double probability; /* (0, 1) */
     int max_ngram;
-    /* whether n follows a geometric distribution with p = 0.2; otherwise, its probabilities are proportional to 1/n */
+    /* whether n follows a geometric distribution with p = 0.2; otherwise, P(n) is proportional to 1/n */
     bool geometric;
     /* If true, 80 % of the masked tokens become [MASK], 10 % become a random token, and 10 % are unchanged. If false,
      * the text is unchanged. */
@@ -46,7 +46,7 @@ typedef struct Masking {
     int64_t num_words;
     MaskSpan *spans; /* ascending */
     int64_t num_spans, masked;
-    bool *is_masked; /* [positions], whether the token is masked */
+    bool *is_masked; /* [positions], whether the token at each position is masked */
 } Masking;
 
 Masking masking_new(int64_t capacity);

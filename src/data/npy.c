@@ -22,7 +22,7 @@ enum {
 };
 
 /* Writes the header as numpy does. numpy reserves 21 digits for the first dimension, so that the array can
- * grow in place, and then adds spaces and '\n'. */
+ * grow in place, and then pads the header with spaces and '\n'. */
 static size_t make_header(char out[HEADER_MAX], NpyType type, int64_t rows, int64_t columns) {
     char shape[64], count[32];
     int digits = snprintf(count, sizeof count, "%" PRId64, rows);

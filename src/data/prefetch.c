@@ -24,7 +24,7 @@ struct Prefetch {
     Err err;
 };
 
-/* Waits for a slot to fill. Returns NULL if the reader must stop. */
+/* Waits until a slot is free, and returns the slot. Returns NULL if the reader must stop. */
 static Batch *wait_for_room(Prefetch *p) {
     pthread_mutex_lock(&p->lock);
     while (!p->stop && p->filled - p->taken >= p->slots - 1) pthread_cond_wait(&p->changed, &p->lock);

@@ -7,7 +7,8 @@
  *   while (!(e = prefetch_next(p, &batch)).code && batch) step(batch);
  *   prefetch_stop(p);
  *
- * To resume, the caller must count the consumed samples, because the sampler runs ahead of the trainer. */
+ * So that training can resume later, the caller must count the consumed samples, because the sampler runs
+ * ahead of the trainer. */
 #pragma once
 
 #include <stdint.h>

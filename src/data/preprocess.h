@@ -1,21 +1,22 @@
 /* Tokenizes JSON Lines or plain text, which may be compressed (data/input.h), and writes
  * <prefix>_<key>_document.bin and .idx (Megatron-LM tools/preprocess_data.py).
  *
- *   JSON Lines       one object per line, and one document per key. The value is a string, or a list of strings
- *                    (sentences), each of which becomes a sequence. Lines are parsed as by Python's json module
- *                    (data/json_line.h). Blank lines are skipped. An invalid line is a user error that names the line.
+ *   JSON Lines       one object per line, and one document per key. The value is a string, or a list of
+ *                    strings (sentences), each of which becomes a sequence. Lines are parsed as Python's json
+ *                    module parses them (data/json_line.h). Blank lines are skipped. An invalid line is a
+ *                    user error that names the line.
  *   text files       one document per file; the key is "text"
- *   text paragraphs  one document per run of lines that are not blank, without the final newline; the key is
- *                    "text"
+ *   text paragraphs  one document per run of non-blank lines, without the final newline; the key is "text"
  *
  * With split_sentences, each sentence of a string is a sequence (data/sentences.h), and the file names end with
  * _sentence. Strings in a list are not split.
  *
- * Sequences without tokens are dropped. With append_eod, the end-of-document token is appended to the last sequence. A
- * document without tokens has an entry in the document index but no sequence. Ids are written as u16 if the vocabulary
- * has fewer than 65500 ids, and as i32 otherwise. Within a partition, documents keep the input's order for any number
- * of workers. The files are renamed to their final names only when all of them are complete. An input without any text
- * is a user error. After an error, SIGINT, SIGTERM or SIGHUP, no unfinished file remains. */
+ * Sequences without tokens are dropped. With append_eod, the end-of-document token is appended to the last
+ * sequence. A document without tokens has an entry in the document index but no sequence. Ids are written as
+ * u16 if the vocabulary has fewer than 65500 tokens, and as i32 otherwise. Within a partition, documents keep
+ * the input's order for any number of workers. The files get their final names only after the whole input has
+ * been encoded. An input without any text is a user error. After an error, SIGINT, SIGTERM or SIGHUP, no
+ * unfinished file remains. */
 #pragma once
 
 #include <stdbool.h>
@@ -30,8 +31,8 @@ typedef enum PreprocessInput {
     PREPROCESS_TEXT_PARAGRAPHS
 } PreprocessInput;
 
-/* Tokenizes `n` bytes of text, and returns the tokens in memory that the caller must free. Several threads call this
- * function concurrently. The text is valid UTF-8, and may contain NULs if it comes from JSON. */
+/* Tokenizes `n` bytes of text, and returns the tokens in memory that the caller must free. Several threads
+ * call this function concurrently. The text is valid UTF-8. A text from JSON may contain NULs. */
 typedef Err PreprocessEncode(void *ctx, const char *text, size_t n, int32_t **tokens, size_t *count);
 
 typedef struct PreprocessStats {
@@ -49,7 +50,7 @@ typedef struct PreprocessConfig {
     const char *const *keys; /* JSON Lines only; NULL means "text" */
     int num_keys;
     const char *output_prefix;
-    /* whether existing datasets are replaced; otherwise, an existing dataset is a user error */
+    /* whether to replace existing datasets; if false, an existing dataset is a user error */
     bool overwrite;
     int64_t vocab_size; /* a value <= 0 means that the size is unknown */
     bool append_eod;
@@ -58,7 +59,7 @@ typedef struct PreprocessConfig {
     int32_t eod;
     int workers;
     /* Document i goes to partition i modulo this number. As with Megatron-LM's --partitions, the dataset is
-     * the concatenation of the partitions. 0 means 1. */
+     * the concatenation of the partitions. A value of 0 means 1. */
     int partitions;
     /* if > 0, at most this many documents are read, and no dataset is written; for benchmarks */
     int64_t most_documents;

@@ -15,7 +15,7 @@ struct Sampler {
     int64_t epoch, order_length;
 };
 
-/* Returns how many consecutive samples each rank gets. */
+/* Returns how many consecutive samples are assigned to a rank before the next rank's samples. */
 static int64_t deal_of(const SamplerConfig *c) { return c->deal ? c->deal : c->micro_batch_size; }
 
 static Err sampler_check(const SamplerConfig *c) {
@@ -39,10 +39,11 @@ static Err sampler_check(const SamplerConfig *c) {
                         " (micro batch size x data-parallel size); provide more data",
                         total, step);
     if (consumed % (total - total % step) % step)
-        return err_user(
-            "%" PRId64 " consumed samples are not a multiple of the micro-step's %" PRId64
-            "; resume a cyclic run with the micro batch size and data-parallel size with which it was saved",
-            consumed, step);
+        return err_user("the number of consumed samples, %" PRId64
+                        ", is not a multiple of the micro-step's %" PRId64
+                        " samples; resume a cyclic run with the micro batch size and data-parallel size with "
+                        "which it was saved",
+                        consumed, step);
     return ERR_OK;
 }
 

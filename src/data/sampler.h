@@ -3,15 +3,17 @@
  *
  *   single  all samples in order, beginning at consumed_samples. A micro-step consists of mbs * dp consecutive samples,
  *           and rank r gets the r-th block of mbs samples. The samples of a global batch do not depend on mbs and dp.
- *   cyclic  endless epochs over the samples that fill whole micro-steps. The order of an epoch is torch.randperm,
- *           seeded with the epoch's number. With sharding, each rank permutes a separate, contiguous bucket. Without
- *           sharding, all ranks share one permutation. As in Megatron-LM, the order depends on mbs and dp.
+ *   cyclic  endless epochs over the samples that fill whole micro-steps. The order of an epoch is
+ *           torch.randperm, seeded with the epoch's number. With sharding, each rank permutes a separate,
+ *           contiguous bucket of samples. Without sharding, all ranks share one permutation. As in
+ *           Megatron-LM, the order depends on mbs and dp.
  *
  * If deal > 0, samples are assigned to ranks as if mbs were `deal`. A rank then gets the same samples in the same order
  * for any mbs (--batch-invariant-mode).
  *
- * Without sharding, the last samples of an epoch may fill the micro-batches of only some ranks. In Megatron-LM, these
- * ranks then run one more micro-step than the others. Here, all ranks run the same number of micro-steps. */
+ * Without sharding, the last samples of an epoch may fill the micro-batches of only some ranks. In
+ * Megatron-LM, these ranks then run one more micro-step than the others. In Isotron, all ranks run the same
+ * number of micro-steps. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,6 +1,7 @@
 /* Splits text into sentences by ICU's rules for a language: Unicode Standard Annex 29, and CLDR's list of
- * abbreviations that do not end a sentence. CLDR has such lists for English, French, German, Italian, Portuguese,
- * Russian and Spanish. Megatron-LM uses trained models (NLTK's Punkt), so the boundaries differ.
+ * abbreviations that do not end a sentence. CLDR has such lists for English, French, German, Italian,
+ * Portuguese, Russian and Spanish. Megatron-LM uses trained models (NLTK's Punkt), so its sentence boundaries
+ * differ.
  *
  * An empty line ends a sentence, but a line break inside a paragraph does not. */
 #pragma once
@@ -22,6 +23,6 @@ void sentences_close(Sentences *); /* NULL is fine */
 /* Starts splitting n bytes of UTF-8. Invalid bytes are treated as ordinary characters. The text is borrowed until
  * sentences_next returns false. */
 Err sentences_begin(Sentences *, const char *text, size_t n);
-/* Finds the next sentence, bytes [*begin, *end) of the text. Returns false at the end. No sentence is
- * empty. */
+/* Finds the next sentence, bytes [*begin, *end) of the text. Returns false at the end of the text. No
+ * sentence is empty. */
 bool sentences_next(Sentences *, size_t *begin, size_t *end);

@@ -4,7 +4,7 @@
  *   encoder_tokens   the text with each span replaced by its sentinel, padded with 0
  *   tokens           [BOS], then each sentinel and the text of its span, padded with 0
  *   labels           the tokens without [BOS], then [EOS], padded with 0 (Megatron-LM: -1; both have weight 0)
- *   loss_mask        1 at the labels
+ *   loss_mask        1 at positions with a label, otherwise 0
  *   lengths, encoder_lengths  numbers of tokens before the padding */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -34,8 +34,8 @@ static Err check_room(const DatasetPart *p, const Masking *m) {
     return ERR_OK;
 }
 
-/* Divides a text into encoder tokens and decoder tokens. The decoder's tokens are [BOS], the spans and [EOS]. As in
- * Megatron-LM, drops tokens that are inside a span but belong to no word. */
+/* Divides a text into encoder tokens and decoder tokens. The decoder's tokens are [BOS], each sentinel with
+ * its span, and [EOS]. As in Megatron-LM, drops tokens that are inside a span but belong to no word. */
 static void divide(const MaskTokens *special, const Masking *m, const int64_t *text, int64_t n, Row *encoder,
                    Row *decoder) {
     int64_t next = 0;

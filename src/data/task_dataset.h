@@ -10,8 +10,8 @@
 #include "data/dataset.h"
 #include "data/task_set.h"
 
-/* DataConfig.kind_config for a task. Padding has the id DataConfig.pad, or 0 if DataConfig.pad is -1. No position
- * attends to padding. */
+/* DataConfig.kind_config for a task. Padding tokens have the id DataConfig.pad, or 0 if DataConfig.pad is -1.
+ * No position attends to padding. */
 typedef struct TaskConfig {
     TaskFormat format;
     int64_t choices;          /* choices per question; 1 if samples have classes */
@@ -22,7 +22,7 @@ typedef struct TaskConfig {
     /* The number of samples per training step, and per validation microbatch, over all data-parallel ranks. A question
      * counts once, not once per choice. */
     int64_t batch, valid_batch;
-    bool second_type; /* whether the second text's tokens have type 1; otherwise, all tokens have type 0 */
+    bool second_type; /* whether the second text's tokens have type 1; if false, all tokens have type 0 */
     int64_t cls, sep;
     PreprocessEncode *encode;
     void *encode_ctx;

@@ -192,7 +192,7 @@ static Err add_texts(const TaskFile *f, const Columns *c, int first, int second,
     return ERR_OK;
 }
 
-/* Adds the texts of two adjacent columns, with the label in the last column. */
+/* Adds a sample with the texts of two adjacent columns and the label in the last column. */
 static Err pair_line(const TaskFile *f, const Str *line, int first, int64_t least, int64_t most) {
     const Columns c = split_columns(line);
     if (c.n < least || c.n > most)
@@ -233,7 +233,8 @@ static bool is_texts(const json_t *list, size_t n) {
     return true;
 }
 
-/* Returns the question with each "_" replaced by the choice. If the question has no "_", appends the choice to it. */
+/* Returns the question with each "_" replaced by the choice. If the question has no "_", appends the choice
+ * to the question. */
 static Str joined(const json_t *question, const json_t *choice) {
     Str out = {0};
     const char *q = json_string_value(question);

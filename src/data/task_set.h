@@ -13,7 +13,7 @@
 typedef struct TaskLabels {
     char **at; /* owned */
     int64_t n;
-    bool open; /* whether new names are added; otherwise, a new name is an error */
+    bool open; /* whether new names are added; if false, a new name is an error */
 } TaskLabels;
 void task_labels_free(TaskLabels *);
 
@@ -22,7 +22,7 @@ typedef struct TaskText {
     int64_t first, count;
 } TaskText;
 
-/* A sequence, which consists of one or two texts. */
+/* A sequence of one or two texts. */
 typedef struct TaskRow {
     TaskText a, b;
     bool is_pair;

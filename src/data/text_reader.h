@@ -1,5 +1,5 @@
-/* Splits input files into records for preprocessing: lines, files or paragraphs, in order, with their line
- * numbers. */
+/* Splits input files into records for preprocessing. Depending on the kind of input, a record is a line, a
+ * file or a paragraph. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,14 +19,15 @@ typedef struct TextReader {
     const char *path;   /* the last record's file */
     int64_t line;       /* the last record's first line, counted from 1 */
     int64_t lines_read; /* number of lines read from the open file */
-    int64_t bytes;      /* total size of the closed files in bytes */
+    int64_t bytes;      /* number of bytes read from closed files */
     Str buffer;         /* the current line */
 } TextReader;
 
-/* Only PREPROCESS_JSONL can read Parquet files; each of their rows is a line. For PREPROCESS_JSONL, lines end as in
- * Python's text files; for other kinds, lines end at \n. */
+/* Only PREPROCESS_JSONL can read Parquet files, in which each row becomes a line. For PREPROCESS_JSONL, lines
+ * end as in Python's text files; for other kinds, lines end at \n. */
 TextReader text_reader(PreprocessInput, const char *const *inputs, int n, InputOptions);
-/* Appends the next record to `out`, and sets its path and line. Sets *more to false at the end. */
+/* Appends the next record to `out`, and sets `path` and `line` to the record's position. Sets *more to false
+ * at the end of the last file. */
 Err text_reader_next(TextReader *, Str *out, bool *more);
 int64_t text_reader_bytes(const TextReader *); /* how many bytes have been read from all files */
 void text_reader_close(TextReader *);

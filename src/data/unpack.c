@@ -28,7 +28,7 @@ typedef struct Format {
      * *ended if the part is complete. Returns NULL, NO_MEMORY, TOO_LARGE or a description of the damage. */
     const char *(*step)(Unpack *, unsigned char *out, size_t *n, bool *ended);
     void (*end)(Unpack *);
-    bool padded; /* whether zeros may follow a part */
+    bool padded; /* whether zeros may follow a compressed part */
 } Format;
 
 struct Unpack {
@@ -38,8 +38,8 @@ struct Unpack {
     unsigned char block[BLOCK];
     size_t at, size;      /* the part of `block` that has not been decoded yet */
     const Format *format; /* NULL for a plain file */
-    bool inside;          /* whether a compressed part is incomplete */
-    bool begun;           /* whether a part has begun; if so, the decoder must be closed */
+    bool inside;          /* true if the end of the current compressed part has not been decoded yet */
+    bool begun;           /* true after the first part has begun; the decoder must then be closed */
     z_stream gzip;
     ZSTD_DStream *zstd;
 #ifdef ISOTRON_BZIP2
@@ -181,7 +181,8 @@ static Err failed(const Unpack *u, const char *why) {
                     u->format->name, u->path, why);
 }
 
-/* Skips zeros between and after parts. Tapes and disks with fixed block sizes pad files with zeros. */
+/* Skips zeros between and after parts, because tapes and disks with fixed block sizes pad files with
+ * zeros. */
 static Err skip_padding(Unpack *u, bool *have) {
     do {
         ERR_RETURN(more(u, have));
@@ -240,7 +241,7 @@ static const Format *format_of(const Unpack *u) {
     const bool skippable = u->size >= 4 && b[0] >> 4 == 5 && !memcmp(b + 1, "\x2a\x4d\x18", 3);
     if (begins(u, "\x1f\x8b", 2)) return &GZIP;
     if (begins(u, "\x28\xb5\x2f\xfd", 4) || skippable) return &ZSTD;
-    /* a file may be truncated */
+    /* a truncated file may be shorter than the magic numbers */
     const size_t n = u->size < 6 ? 6 : u->size < MAGIC ? u->size - 4 : 6;
     if (begins(u, "BZh", 3) && b[3] >= '1' && b[3] <= '9' &&
         (!memcmp(b + 4, FIRST, n) || !memcmp(b + 4, NONE, n)))
@@ -248,8 +249,8 @@ static const Format *format_of(const Unpack *u) {
     return begins(u, "\xfd\x37zXZ", 6) || begins(u, "\x5d\0\0", 3) || begins(u, "LZIP\1", 5) ? &XZ : NULL;
 }
 
-/* Detects the format from the first bytes. Reads at most one line, because a typed line may be shorter than a magic
- * number, and no magic number contains a newline. */
+/* Detects the format from the first bytes. Stops reading at a newline, because a line typed at a terminal may
+ * be shorter than a magic number, and no magic number contains a newline. */
 static Err choose(Unpack *u) {
     for (ssize_t n = 1; u->size < MAGIC && n > 0 && !memchr(u->block, '\n', u->size);) {
         do n = read(u->fd, u->block + u->size, BLOCK - u->size);

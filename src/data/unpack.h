@@ -1,7 +1,7 @@
-/* Reads files as streams of uncompressed bytes. A file is plain or compressed by gzip (RFC 1952), Zstandard (RFC 8878),
- * bzip2, xz, lzma or lzip; its first bytes indicate which. "-" is standard input. A file may consist of several
- * compressed parts. Windows and dictionaries may be at most 2 GiB large. Support for bzip2 and xz depends on the
- * build. */
+/* Reads files as streams of uncompressed bytes. A file is plain or compressed by gzip (RFC 1952), Zstandard
+ * (RFC 8878), bzip2, xz, lzma or lzip, as its first bytes indicate. The path "-" means standard input. A file
+ * may consist of several compressed parts. The decompression window or dictionary may be at most 2 GiB large.
+ * Support for bzip2 and xz depends on the build. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,8 +19,8 @@ Err unpack_open(const char *path, Unpack **out);
  * end. */
 bool unpack_is_parquet(const Unpack *);
 bool unpack_is_pipe(const Unpack *);
-/* Reads 1 to `n` bytes, and sets *got to their number, which is 0 at the end. Returns an error if the data is
- * damaged or truncated, or if reading fails. */
+/* Reads up to `n` bytes, and sets *got to the number of bytes read, which is 0 only at the end of the file.
+ * Returns an error if the data is damaged or truncated, or if reading fails. */
 Err unpack_read(Unpack *, void *out, size_t n, size_t *got);
 int64_t unpack_bytes(const Unpack *); /* how many bytes of the file have been read */
 void unpack_close(Unpack *);

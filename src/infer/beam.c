@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 
-/* A text, stored without its first tokens. */
+/* A text, stored without the tokens with which the search begins. */
 typedef struct Text {
     int64_t id; /* the id of the request that computes this text */
     int32_t *tokens;
@@ -76,8 +76,9 @@ static int likelier(const void *a, const void *b) {
     return x->next.id < y->next.id ? -1 : x->next.id > y->next.id;
 }
 
-/* Each open text has a request. If a text has no continuation, its request is aborted. A text's first continuation
- * keeps the text's request; each further continuation gets a copy. of[i] is the text that continuation i extends. */
+/* Each open text has a request. If a text has no continuation, its request is aborted. A text's first
+ * continuation keeps the text's request; each further continuation gets a copy of the request. of[i] is the
+ * text that continuation i extends. */
 static void continue_requests(Search *s, Text *next, const int64_t *of, int64_t n) {
     for (int64_t i = 0; i < s->n_open; i++) {
         int64_t k = 0;

@@ -77,7 +77,8 @@ static void adjust(Engine *e, const Live *live, int64_t at) {
         if (r->ends[i] >= 0 && r->ends[i] < vocab) e->scratch[r->ends[i]] = -INFINITY;
 }
 
-/* Returns whether any token is allowed. The model's logits are finite, so only e->scratch can exclude tokens. */
+/* Returns whether any token is allowed. The model's logits are finite, so only the adjustments in e->scratch
+ * can exclude tokens. */
 static bool any_is_allowed(const Engine *e) {
     for (int64_t i = 0; i < e->model->plan.vocab; i++)
         if (e->scratch[i] > -INFINITY) return true;

@@ -38,7 +38,8 @@ static void pages_release(PagePool *pool, PageList *l) {
     l->n = 0;
 }
 
-/* Extends a list so that its pages hold `rows` rows. If too few pages are free, returns false and takes none. */
+/* Extends a list so that its pages hold `rows` rows. If too few pages are free, returns false and takes no
+ * pages. */
 static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page) {
     const int64_t more = engine_pages(rows, page) - l->n;
     if (more <= 0) return true;
@@ -85,7 +86,7 @@ static void live_free(Engine *e, Live *live) {
 
 static Err check_tokens(const Engine *e, const Request *r) {
     const int64_t vocab = e->model->plan.vocab;
-    if (r->n < 1) return err_user("the prompt is empty; give it at least one token");
+    if (r->n < 1) return err_user("the prompt is empty; it must contain at least one token");
     for (int64_t i = 0; i < r->n; i++)
         if (r->prompt[i] < 0 || r->prompt[i] >= vocab)
             return err_user("token %d of the prompt is outside the model's vocabulary of %lld; is this the "
@@ -123,7 +124,7 @@ static Err check_room(const Engine *e, const Request *r) {
     if (need <= page_pool_size(e->pages) && encoder <= page_pool_size(e->encoder_pages)) return ERR_OK;
     return err_user(
         "a request of %lld prompt tokens and %lld new tokens needs %lld pages of %lld tokens, but "
-        "there are %lld; shorten the prompt or lower the number of new tokens",
+        "there are only %lld; shorten the prompt or lower the number of new tokens",
         (long long)r->n, (long long)r->max_new_tokens, (long long)(need + encoder), (long long)page,
         (long long)(page_pool_size(e->pages) + page_pool_size(e->encoder_pages)));
 }
@@ -198,14 +199,15 @@ static void add_share(Engine *e, Live *live, int64_t n, int64_t drafts) {
     e->share[e->n_shares++] = (Share){live, live->computed, n + drafts, live->n - 1};
 }
 
-/* Returns the number of drafts for a request: as many as it can use, or 0 if they do not all fit. */
+/* Returns the number of drafts for a request: as many as the request can use, or 0 if not all of them fit. */
 static int64_t drafts_of(Engine *e, Live *live, int64_t rest) {
     const int64_t n = speculation_most(e, live);
     return n <= rest && extend(e, live, live->n + n) ? n : 0;
 }
 
-/* Adds the next tokens of the running requests, and their drafts. A request gets at least one token, unless it waits
- * for engine_continue. *rest is the number of additional tokens that fit in the pass. */
+/* Adds the next tokens of the running requests, and their drafts, to the pass. A request gets at least one
+ * token, unless it waits for engine_continue. *rest is the number of additional tokens that fit in the
+ * pass. */
 static void share_running(Engine *e, int64_t *rest) {
     for (int64_t i = 0; i < e->running.n; i++) {
         Live *live = e->running.at[i];
@@ -507,12 +509,12 @@ static Err check_memory(const Model *m, const RunContext *c, const EngineLimits 
 
 Err engine_new(const Model *m, const RunContext *c, const EngineLimits *l, Engine **out) {
     if (l->speculation.tokens && c->layout && c->layout->mesh.size[AXIS_PP] > 1)
-        return err_user("speculation needs whole models on each pipeline rank: remove "
+        return err_user("speculation does not support pipeline parallelism: remove "
                         "--pipeline-model-parallel-size, or generate without drafts");
     if (l->speculation.tokens && pass_joins(m, c))
         return err_user(
             "replicas that share experts cannot speculate, because they would need passes at "
-            "different times: set --ranks to the ranks of one replica, or generate without drafts");
+            "different times: set --ranks to the number of ranks in one replica, or generate without drafts");
     speculation_check(m, c, &l->speculation);
     CHECK(l->page % PAGE_ROWS == 0 && l->tokens >= l->requests && l->requests > 0,
           "invalid limits of an engine: pages of %lld rows, %lld requests and passes of %lld tokens",

@@ -3,10 +3,10 @@
  * (models/cache.h), so that a request needs memory only for the positions that it has reached. If pages run out, the
  * request that was admitted last releases its pages, and is recomputed later.
  *
- * A request's random draws depend only on its seed, its stream and the position. With --batch-invariant-mode, its
- * logits do not depend on other requests either, so its tokens and log-probabilities are bitwise equal regardless of
- * the other requests. Data-parallel ranks have separate engines with different requests. All other ranks must make the
- * same calls in the same order. */
+ * A request's random draws depend only on its seed, its stream and the position. With --batch-invariant-mode,
+ * its logits do not depend on other requests either, so its tokens and log-probabilities are bitwise equal
+ * regardless of the other requests. Data-parallel ranks have separate engines with different requests. All
+ * ranks of a data-parallel replica must make the same calls in the same order. */
 #pragma once
 
 #include "base/err.h"
@@ -15,12 +15,14 @@
 #include "infer/sampling.h"
 #include "models/cache.h"
 
-/* Speculation: each pass also checks drafts of the requests' next tokens. A draft is kept only if it equals the token
- * chosen at its position, so tokens and log-probabilities do not depend on drafts. */
+/* Speculation: each pass also checks drafts of the requests' next tokens. A draft is kept only if it equals
+ * the token that is chosen at the draft's position, so tokens and log-probabilities do not depend on
+ * drafts. */
 typedef struct Speculation {
     int64_t tokens; /* maximum number of drafts per request and pass; 0: none */
-    /* A model with the same vocabulary that computes drafts, and its context, which uses the same device. If NULL, the
-     * MTP layers of the main model (--mtp-num-layers) compute the drafts; there must be at least `tokens` of them. */
+    /* A model with the same vocabulary that computes drafts, and its context, which uses the same device. If
+     * `model` is NULL, the main model's MTP layers (--mtp-num-layers) compute the drafts. There must be at
+     * least `tokens` such layers. */
     const Model *model;
     const RunContext *context;
 } Speculation;
@@ -31,9 +33,9 @@ typedef struct EngineLimits {
     int64_t requests;             /* maximum number of requests that run at the same time */
     int64_t tokens;               /* maximum number of tokens per pass; at least `requests` */
     bool shares_prefixes;         /* whether requests that begin with the same tokens share pages */
-    bool no_graphs;               /* whether passes are not captured as CUDA graphs */
+    bool no_graphs;               /* true if passes must not be captured as CUDA graphs */
     Speculation speculation;      /* requires a model without an encoder */
-    KvCacheMode suspended;        /* what happens to the rows while the engine is suspended */
+    KvCacheMode suspended;        /* what happens to stored rows while the engine is suspended */
     RoutePolicy route;            /* how a fleet chooses replicas (infer/placement.h) */
     double route_alpha;           /* weight of cached tokens in the choice of a replica, from 0 to 1 */
     const Vocabulary *vocabulary; /* for requests with a grammar; may be NULL */
@@ -90,7 +92,7 @@ typedef struct EngineEvent {
     const LikelyToken *likeliest;
     int64_t n_likeliest; /* 0 or Request.likeliest */
     Finish finish;       /* for EVENT_END */
-    int64_t weights;     /* number of calls of engine_new_weights before the pass */
+    int64_t weights;     /* number of calls to engine_new_weights before the pass */
     int64_t cached;      /* number of prompt tokens that were in shared pages at admission */
     int64_t waited_ns;   /* time from engine_add to admission */
 } EngineEvent;
@@ -105,7 +107,7 @@ typedef struct EngineCounts {
     int64_t drafts, accepted; /* number of drafts, and number of drafts that were kept */
     int64_t prompt_tokens;    /* number of computed prompt tokens; recomputed tokens count again */
     int64_t model_ns;         /* time in model passes; the rest of a step is scheduling */
-    int64_t weights;          /* number of calls of engine_new_weights */
+    int64_t weights;          /* number of calls to engine_new_weights */
 } EngineCounts;
 
 typedef struct Engine Engine;
@@ -122,13 +124,14 @@ static inline bool engine_ends(const int64_t *ends, int64_t n, int64_t token) {
     return false;
 }
 
-/* Returns the default limit of the pools' memory in bytes: half of the memory on the rank that has the least. All ranks
- * must call this function and get the same result, because the number of pages decides which requests run. */
+/* Returns the default limit of the pools' memory in bytes: half of the available memory on the rank that has
+ * the least. All ranks must call this function, which returns the same result on all of them, because the
+ * number of pages decides which requests run. */
 double engine_room(const RunContext *);
 /* Returns how many pages `rows` rows need. */
 static inline int64_t engine_pages(int64_t rows, int64_t page) { return (rows + page - 1) / page; }
-/* Returns the pools' size in bytes on the rank that needs the most. All ranks must call this function, and get the same
- * result. The result is a double, because an integer could overflow. */
+/* Returns the pools' size in bytes on the rank that needs the most. All ranks must call this function, which
+ * returns the same result on all of them. The result is a double, because an integer could overflow. */
 double engine_cache_bytes(const Model *, const RunContext *, const EngineLimits *);
 /* Allocates the pools. Returns a user error on all ranks if there is too little memory. The model and the context must
  * outlive the engine. The model must not be a BERT model. */
@@ -141,24 +144,25 @@ Err engine_add(Engine *, const Request *);
 Err engine_check(const Engine *, const Request *);
 /* Ends a request in any state, without an event. Returns false if there is no such request. */
 bool engine_abort(Engine *, int64_t id);
-/* Appends a token to a steered request after its EVENT_CHOICE. Call this function between steps. */
+/* Appends a token to a steered request after its EVENT_CHOICE. Call engine_continue between steps. */
 void engine_continue(Engine *, int64_t id, int32_t token);
-/* Adds a copy of a running request. Call this function between steps. The copies share all pages except a partly filled
- * last page. Enough pages for all steered requests must be available. */
+/* Adds a copy of a running request. Call engine_fork between steps. The copies share all pages except a
+ * partly filled last page. Enough pages for all steered requests must be available. */
 void engine_fork(Engine *, int64_t id, int64_t copy);
-/* Makes all requests release their pages. Their rows are recomputed later. Call this function between steps. No request
- * may be steered. */
+/* Makes all requests release their pages. The rows in these pages are recomputed later. Call engine_forget
+ * between steps. No request may be steered at this time. */
 void engine_forget(Engine *);
-/* Releases the pools' memory, unless EngineLimits.suspended is KV_PERSIST. Call this function between steps. With
- * KV_OFFLOAD, the pages of requests are copied to host memory; too little memory is a fault. With KV_RECOMPUTE, calls
- * engine_forget. No step may run before engine_wake. */
+/* Releases the pools' memory, unless EngineLimits.suspended is KV_PERSIST. Call engine_suspend between steps.
+ * With KV_OFFLOAD, the pages of requests are copied to host memory; too little memory is a fault. With
+ * KV_RECOMPUTE, engine_suspend calls engine_forget. No step may run before engine_wake. */
 void engine_suspend(Engine *);
-/* Allocates the pools' memory again, and restores the pages that were copied. Too little memory is a fault. */
+/* Allocates the pools' memory again, and restores the pages that engine_suspend copied. Too little memory is
+ * a fault. */
 void engine_wake(Engine *);
-/* Like engine_forget. Call this function after the model's parameters have changed, so that no rows computed with the
- * earlier parameters remain. */
+/* Calls engine_forget. Call this function after the model's parameters have changed, so that no rows computed
+ * with the earlier parameters remain. */
 void engine_new_weights(Engine *);
-/* Runs one pass. Returns false if there was nothing to compute. If data-parallel ranks share experts, all ranks must
- * call this function the same number of times, and all get the same result. */
+/* Runs one pass. Returns false if there was nothing to compute. If data-parallel ranks share experts, all
+ * ranks must call this function the same number of times, and it returns the same result on all of them. */
 bool engine_step(Engine *, EngineSink *, void *arg);
 EngineCounts engine_counts(const Engine *);

@@ -24,9 +24,9 @@ typedef struct Live {
     GrammarReader *grammar; /* NULL: the request has no grammar */
     bool ended;
     int64_t added_ns, waited_ns, cached; /* as in EngineEvent; waited_ns is -1 before admission */
-    int64_t drafts;   /* number of drafts after the n tokens, which the current pass checks */
+    int64_t drafts;   /* number of drafts after the n tokens; the current pass checks them */
     int64_t drafted;  /* number of leading tokens in the draft caches */
-    int64_t drafting; /* what `drafted` will be after the current pass's drafts */
+    int64_t drafting; /* value of `drafted` after the current pass's drafts */
 } Live;
 
 typedef struct LiveList {
@@ -79,7 +79,7 @@ struct Engine {
     const RunContext *context;
     EngineLimits limits;
     PagePool *pages, *encoder_pages;
-    LiveList waiting, running; /* sorted by arrival, and by admission */
+    LiveList waiting, running; /* waiting: sorted by arrival; running: sorted by admission */
     Share *share;              /* [n_shares]: the current pass */
     int64_t n_shares;
     Cache cache;
@@ -101,7 +101,8 @@ struct Engine {
 
 static inline bool has_encoder(const Engine *e) { return e->model->plan.sample.encoder > 0; }
 
-/* Returns whether the pass must compute the logits at a request's token i, which is not its last token. */
+/* Returns whether the pass must compute the logits at token i of a request because prompt_logprobs requires
+ * them. */
 static inline bool reports(const Engine *e, const Live *live, int64_t i) {
     return live->request.prompt_logprobs && !has_encoder(e) && i + 1 < live->n_first && i >= live->known;
 }
@@ -110,8 +111,8 @@ static inline bool reports(const Engine *e, const Live *live, int64_t i) {
 bool pass_joins(const Model *, const RunContext *);
 /* Returns how many pages a cache needs for padding tokens, in addition to the pool's pages. */
 int64_t pass_spare_pages(const Model *, const RunContext *, int64_t page);
-/* Returns the name of page `i` of a request whose tokens are given. `before` is the number of the page before it. The
- * salt is only in the first page's name, on which the names of all later pages depend. */
+/* Returns the name of page `i` of a request whose tokens are given. `before` is the number of the preceding
+ * page. The salt is only in the first page's name, on which the names of all later pages depend. */
 static inline PageName page_name(const EngineLimits *l, const Request *r, const int32_t *tokens, int64_t i,
                                  uint64_t before) {
     return (PageName){.before = before,
@@ -120,8 +121,8 @@ static inline PageName page_name(const EngineLimits *l, const Request *r, const 
                       .salt = r->salt,
                       .n_salt = i ? 0 : r->n_salt};
 }
-/* Copies the requests' pages to host memory, restores them, or only frees the copies (kept_pages.c). The shape is that
- * of Engine.cache. */
+/* Copies the requests' pages to host memory, restores them, or only frees the copies (kept_pages.c). The
+ * argument is the shape of Engine.cache. */
 void kept_pages_save(Engine *, const CacheShape *);
 void kept_pages_restore(Engine *, const CacheShape *);
 void kept_pages_free(Engine *);
@@ -134,7 +135,8 @@ void pass_close(Engine *);
 void choice_read_row(const Engine *, const Tensor *logits, int64_t i);
 /* Returns op_choose's parameters for token `at` of a request. A prompt token is already known. */
 ChoiceRow choice_row(const Live *, int64_t at);
-/* Returns whether op_choose chooses token `at` of a request. Otherwise, the host chooses it, and needs e->row. */
+/* Returns whether op_choose chooses token `at` of a request. The host chooses all other tokens, for which it
+ * needs e->row. */
 bool choice_is_made(const Live *, int64_t at);
 /* Chooses token `at` of a request: returns op_choose's choice `made`, or chooses from e->row. The choice depends only
  * on the request, its tokens before `at` and the logits. Returns -1 if no token is allowed. */

@@ -11,7 +11,7 @@
 
 static const int64_t POLL_NS = 500000000;
 
-/* A request, on rank 0. Its index in the table is its id on all ranks. */
+/* A request in rank 0's table. The index in the table is the request's id on all ranks. */
 typedef struct Slot {
     int64_t id;      /* the caller's id */
     int64_t replica; /* -1 if the slot is free */
@@ -40,7 +40,7 @@ struct Fleet {
     bool interrupted;
     Slot *slot; /* [slots] */
     int64_t slots, free_slot;
-    int64_t *open; /* [replicas]: number of the replica's open requests */
+    int64_t *open; /* [replicas]: each replica's number of open requests */
     Placement *placement;
     EngineCounts *counts; /* [replicas] */
     EngineSink *sink;
@@ -129,7 +129,8 @@ static void broadcast(const Fleet *f, int64_t *words, int64_t n) {
                                   .n = n});
 }
 
-/* Such an error means that there is a bug, or that a rank runs a different program. */
+/* Turns an error into a fault, because the error means that there is a bug or that a rank runs a different
+ * program. */
 static void check(Err e) { CHECK(!e.code, "%s", e.msg); }
 
 /* Returns whether it is time to poll all ranks for interrupts. Only rank 0 reads a clock. */

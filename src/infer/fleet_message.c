@@ -30,7 +30,8 @@ static void real(Words *w, double *x) {
     memcpy(x, &bits, sizeof bits);
 }
 
-/* Writing: appends *n and the array x. Reading: sets *n, and points *x at the elements in the message. */
+/* When writing, appends *n and the array x. When reading, sets *n, and points *x at the elements in the
+ * message. */
 static void array(Words *w, const void **x, int64_t *n, size_t size) {
     word(w, n);
     if (w->reads) {

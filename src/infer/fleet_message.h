@@ -33,7 +33,7 @@ typedef struct Order {
 
 /* Appends an order. */
 void order_write(Words *, const Order *);
-/* Reads the next order. Its path and its request's arrays point into the words. */
+/* Reads the next order. The order's path and its request's arrays point into the words. */
 void order_read(Words *, Order *);
 /* Append and read an engine event. */
 void event_write(Words *, const EngineEvent *);

@@ -23,7 +23,7 @@ typedef enum FleetSignal {
     SIGNAL_SUSPEND,
     SIGNAL_RESUME, /* leads to the paused state */
     SIGNAL_STOP,
-    SIGNAL_WEIGHTS, /* all ranks load other parameters; the state remains */
+    SIGNAL_WEIGHTS, /* all ranks load other parameters; the state does not change */
     SIGNALS
 } FleetSignal;
 

@@ -15,7 +15,7 @@
 
 static bool has_encoder(const Model *m) { return m->plan.sample.encoder > 0; }
 
-/* Return the number of pages that a prompt needs in the decoder's pool and in the encoder's pool. */
+/* decoder_pages and encoder_pages return the number of pages that a prompt needs in each pool. */
 static int64_t decoder_pages(const Model *m, const Prompt *p, int64_t fresh, int64_t page) {
     return engine_pages((has_encoder(m) ? 1 : p->n) + fresh, page);
 }
@@ -49,8 +49,8 @@ static Demand demand_of(const Model *m, const Prompt *prompts, int64_t n, int64_
     return demand;
 }
 
-/* Returns the engine's limits. All prompts run at the same time if their pages fit. Otherwise, some prompts wait; the
- * largest prompt must fit by itself. */
+/* Returns the engine's limits. All prompts run at the same time if their pages fit. If the pages do not fit,
+ * some prompts wait. The pages of the largest prompt must always fit. */
 static EngineLimits limits_for(const Model *m, const RunContext *c, const Demand *demand, int64_t replicas,
                                const GenerateOptions *o) {
     const int64_t budget = o->tokens ? o->tokens : ENGINE_PASS_TOKENS,
@@ -132,7 +132,8 @@ static void take_event(void *arg, const EngineEvent *event) {
 
 /* ---- adding prompts ---- */
 
-/* Adds a request. Its result begins with the prompt or, in an encoder-decoder model, with the start token. */
+/* Adds a request. The request's result begins with the prompt or, in an encoder-decoder model, with the start
+ * token. */
 static Err add(Session *s, int64_t i) {
     const GenerateOptions *o = s->options;
     const Prompt *p = &s->prompts[i];

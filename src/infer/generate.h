@@ -41,18 +41,18 @@ typedef struct GenerateOptions {
     const int64_t *ends; /* [n_ends]: tokens that end a sample and are not part of its text */
     int64_t n_ends;
     int64_t start; /* an encoder-decoder model's first decoder token */
-    /* whether Generated.logprobs is unused for new tokens, and for prompt tokens */
+    /* true if the caller does not need Generated.logprobs of new tokens, or of prompt tokens */
     bool skip_logprobs, skip_prompt_logprobs;
     int64_t likeliest;              /* at most the vocabulary size */
     int64_t page, requests, tokens; /* maxima, as in EngineLimits; 0 means the default */
     double room;                    /* maximum size of the KV cache in bytes; 0 for engine_room */
     Speculation speculation;
-    /* Number of prompts that are added before each pass (per_pass) or, at random times, per second (per_second). If
-     * both are 0, all prompts are added before the first pass. */
+    /* Number of prompts that are added before each pass (per_pass) or, at random times, per second
+     * (per_second). If per_pass and per_second are 0, all prompts are added before the first pass. */
     int64_t per_pass;
     double per_second;
-    /* After every `suspend_every` passes, as soon as a prompt has received a new token, the fleet is suspended for
-     * suspend_s seconds and resumed. If 0, the fleet is never suspended. */
+    /* After every `suspend_every` passes, as soon as a prompt has received a new token, the fleet is
+     * suspended for suspend_s seconds and resumed. If suspend_every is 0, the fleet is never suspended. */
     int64_t suspend_every;
     double suspend_s;
     KvCacheMode suspended; /* this member and the next two are as in EngineLimits */
@@ -66,11 +66,12 @@ typedef struct GenerateOptions {
 static inline int64_t generate_most_new(const GenerateOptions *o, int64_t sample) {
     return o->max_each ? o->max_each[sample] : o->max_new_tokens;
 }
-/* All ranks of the context must call this function with the same sizes, room and speculation, and all return the same
- * error. The prompts and the other options come from rank 0. Only rank 0 receives the generated text and calls the
- * watch. A prompt that is empty or longer than the model's positions, an id outside the vocabulary, and logits that are
- * not finite are user errors. The model must predict each token from the tokens before it, so it must not be a BERT
- * model. out[n] is the caller's array, whose elements must be freed with generated_free. */
+/* All ranks of the context must call this function with the same sizes, room and speculation. The function
+ * returns the same error on all ranks. The prompts and the other options come from rank 0. Only rank 0
+ * receives the generated text and calls the watch. A prompt that is empty or longer than the model's
+ * positions, an id outside the vocabulary, and logits that are not finite are user errors. The model must
+ * predict each token from the tokens before it, so it must not be a BERT model. out[n] is the caller's array,
+ * whose elements must be freed with generated_free. */
 Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
              Generated *out);
 void generated_free(Generated *);

@@ -8,7 +8,7 @@
 
 enum { MASKS = 16, SLOTS = 4 * GRAMMAR_WIDEST };
 
-/* A call that has not returned. Several cells can be equal. */
+/* A call that has not returned. Several cells can describe the same call. */
 typedef struct Cell {
     int32_t node, parent, depth; /* the return node; the enclosing call, or 0; the number of nested calls */
     uint32_t hash;               /* hash of these calls */
@@ -125,7 +125,8 @@ static Range step_byte(GrammarReader *m, Range from, unsigned char byte) {
     return to;
 }
 
-/* Returns the places after a token: those that its bytes reach, and those that a GRAMMAR_TOKEN node for it reaches. */
+/* Returns the places after a token: those that its bytes reach, and those that a GRAMMAR_TOKEN node for this
+ * token reaches. */
 static Range step_token(GrammarReader *m, Range from, int32_t token) {
     const TokenText text = m->vocabulary->text[token];
     Range at = from;
@@ -183,8 +184,8 @@ static int32_t *key_of(const GrammarReader *m, Range at, int64_t *n) {
     return key;
 }
 
-/* Sets which tokens may follow the places `from`. Tokens that begin with the same bytes share the places after these
- * bytes. */
+/* Computes the mask of the tokens that may follow the places `from`. Tokens that begin with the same bytes
+ * share the places after these bytes. */
 static void fill_mask(GrammarReader *m, Range from, Mask *mask) {
     bool *allowed = mask->allowed;
     const Vocabulary *v = m->vocabulary;

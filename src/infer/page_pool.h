@@ -1,6 +1,7 @@
-/* Decides which pages of a pool are in use. A full page can have a name, which consists of its rows' tokens, the
- * previous page's name, and a salt. Requests that begin with the same tokens then share pages. A named page that no
- * request uses keeps its rows until the pool needs the page. The pool first reuses the page that was released first.
+/* Decides which pages of a pool are in use. A full page can have a name, which consists of its rows' tokens,
+ * the previous page's name, and a salt. Requests that begin with the same tokens can then share pages. A
+ * named page that no request uses keeps its rows until the pool needs the page. The pool first reuses the
+ * page that was released first.
  *
  * Names are compared by their contents, not only by a hash, so that a collision cannot mix requests. */
 #pragma once
@@ -23,7 +24,7 @@ void page_pool_free(PagePool *);
 int64_t page_pool_size(const PagePool *);
 /* Returns how many pages page_pool_take can take. */
 int64_t page_pool_available(const PagePool *);
-/* Takes `count` pages without names. If fewer pages are available, returns false and takes none. */
+/* Takes `count` pages without names. If fewer pages are available, returns false and takes no pages. */
 bool page_pool_take(PagePool *, int64_t count, int64_t *pages);
 /* Adds references to pages that are in use. */
 void page_pool_share(PagePool *, int64_t count, const int64_t *pages);
@@ -44,6 +45,6 @@ void page_pool_forget_unused(PagePool *);
 /* Returns whether a page has this name, and sets *before as page_pool_find does. The order in which pages are reused
  * does not change. */
 bool page_pool_has(PagePool *, const PageName *, uint64_t *before);
-/* Removes all names. The caller must call this function when the model's parameters have changed, because the rows no
- * longer match them. */
+/* Removes all names. The caller must call this function when the model's parameters have changed, because the
+ * rows no longer match these parameters. */
 void page_pool_forget(PagePool *);

@@ -190,7 +190,7 @@ static Tensor *write_pages(Writer *w, const Inputs *in, Feed *feed) {
         }
     }
     const int64_t spare = pass_spare_pages(p->model, tape_context(p->tape), pages->page) * pages->page;
-    for (int64_t i = 0; at < in->tokens; i++, at++) /* equal tokens may share a row */
+    for (int64_t i = 0; at < in->tokens; i++, at++) /* padding tokens are equal, so they may share rows */
         row[at] = w->e->limits.pages * pages->page + i % spare, request[at] = p->n;
     while (n < in->chosen) chosen[n] = n, n++;
     pages->row = write_integers(w, row, in->tokens, 0);
@@ -204,7 +204,7 @@ static Tensor *write_pages(Writer *w, const Inputs *in, Feed *feed) {
     return rows;
 }
 
-/* Data-parallel ranks have different tokens. */
+/* Sets the SPMD types of the fields. Data-parallel ranks have different tokens. */
 static void set_types(const RunContext *c, Tensor field[FIELDS]) {
     for (int f = 0; f < FIELDS && ranks_on(c, AXIS_DP) > 1; f++)
         field[f].spmd = spmd_with(0, AXIS_DP, SPMD_V);
@@ -219,7 +219,7 @@ static Tensor *read_outputs(const Pass *p) {
     return op_take_rows(p->tape, pool, p->cache->positions.row);
 }
 
-/* Provides memory for a pass's integers, and for the tokens that it chooses. */
+/* Provides memory for a pass's integers, and for the tokens that the pass chooses. */
 static void make_room(Engine *e, size_t bytes) {
     Device *d = e->context->device;
     if (bytes <= e->ids_bytes) return;
@@ -298,7 +298,7 @@ Tensor pass_run(Engine *e, const Pass *p) {
                  .how = write_pages(&w, &in, &feed)};
     batch_free(&in.batch);
     const int64_t start = clock_ns();
-    device_copy(d, e->ids + results, e->host_ids + results, w.at - results); /* after all earlier kernels */
+    device_copy(d, e->ids + results, e->host_ids + results, w.at - results); /* runs after earlier kernels */
     run(e, &in, &work);
     if (results) device_copy(d, e->host_ids, work.choice.data, results);
     device_wait(d); /* the host reads the results next */

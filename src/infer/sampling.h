@@ -45,13 +45,14 @@ void sampling_free(Sampling *);
 
 /* Returns whether sampling_adjust can change logits. */
 bool sampling_adjusts(const Sampling *);
-/* Applies the adjustments that depend on the text's n tokens, of which the first n_prompt are the prompt. All ids must
- * be in the vocabulary. */
+/* Applies the adjustments that depend on the text's n tokens, of which the first n_prompt are the prompt. All
+ * token ids must be in the vocabulary. */
 void sampling_adjust(const Sampling *, const int32_t *tokens, int64_t n, int64_t n_prompt, double *logits,
                      int64_t vocab);
-/* Returns the parameters for a choice without sampling_adjust. `uniform` in (0, 1) selects the token. */
+/* Returns op_choose's parameters for sampling without the adjustments. `uniform` in (0, 1) selects the
+ * token. */
 ChoiceRow sampling_row(const Sampling *, double uniform);
-/* Chooses from logits [vocab] with sampling_row. */
+/* Chooses a token from logits [vocab] with the parameters that sampling_row returns. */
 int64_t sampling_choose(const Sampling *, const double *logits, int64_t vocab, double uniform);
 /* Returns log softmax(logits)[id]. */
 double sampling_logprob(const double *logits, int64_t vocab, int64_t id);
@@ -59,6 +60,6 @@ typedef struct LikelyToken {
     int32_t id;
     double logprob; /* equal to sampling_logprob */
 } LikelyToken;
-/* Sets out[k] to the k most likely tokens, in descending order. Among equally likely tokens, the lowest id comes first.
- * k <= vocab. */
+/* Sets the elements of out[k] to the k most likely tokens, in descending order of probability. Among equally
+ * likely tokens, the lowest id comes first. k <= vocab. */
 void sampling_likeliest(const double *logits, int64_t vocab, int64_t k, LikelyToken *out);

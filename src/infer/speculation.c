@@ -1,10 +1,11 @@
 /* Speculation: drafts the requests' next tokens, which the next pass checks.
  *
- * Drafts are computed in rounds. With MTP layers, round k runs the stack at depth k. Its row i depends on the tokens up
- * to i + k and on the previous stack's output at row i. These outputs are stored in pages, so the stack can run
- * separately from the model. With a draft model, round 1 computes the tokens that this model has not read, and each
- * later round reads a draft. Draft rows have the same pages and positions as the model's rows, so a request needs only
- * one page list, and requests that share pages also share draft rows.
+ * Drafts are computed in rounds. With MTP layers, round k runs the stack at depth k. Row i of this round
+ * depends on the tokens up to i + k and on the previous stack's output at row i. The stacks' outputs are
+ * stored in pages, so a stack can run separately from the model. With a draft model, round 1 processes the
+ * tokens that this model has not read, and each later round processes a draft. Draft rows have the same pages
+ * and positions as the model's rows, so a request needs only one page list, and requests that share pages
+ * also share draft rows.
  *
  * Megatron-LM core/inference/text_generation_controllers/text_generation_controller.py also keeps a draft if it equals
  * the token that the model chooses. Here, a draft is itself chosen with its position's random number, so that a draft

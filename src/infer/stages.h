@@ -1,6 +1,6 @@
-/* Runs a generation forward pass over the stages of a pipeline. Only one pass is in progress: while one stage computes,
- * the others wait. Messages pass through host memory, because a GPU must not wait for a message while another rank of
- * the process loads kernels. */
+/* Runs a generation forward pass over the stages of a pipeline. Only one pass is in progress at a time: while
+ * one stage computes, the others wait. Messages pass through host memory, because a GPU must not wait for a
+ * message while another rank of the process loads kernels. */
 #pragma once
 
 #include "models/model.h"

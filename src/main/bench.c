@@ -25,16 +25,15 @@ static void check_seconds(Args *args, double seconds) {
 /* ---- isotron bench train ---- */
 
 static const Arg TRAIN_ROWS[] = {
-    ARG_ROW(BenchTrain, steps, "steps", ARG_I64, "20", "Steps to measure."),
+    ARG_ROW(BenchTrain, steps, "steps", ARG_I64, "20", "Number of steps to measure."),
     ARG_ROW(BenchTrain, warmup, "warmup", ARG_I64, "3",
-            "Number of steps before the measured ones; these steps touch all memory and capture CUDA "
-            "graphs."),
+            "Number of unmeasured steps, which run first, touch all memory and capture CUDA graphs."),
     ARG_ROW(BenchTrain, seconds, "seconds", ARG_F64, "0",
             "On a GPU, stop measuring after this many seconds, but not before 3 steps; 0 = no limit."),
     ARG_ROW(BenchTrain, profiled, "profiled", ARG_I64, "5",
             "Number of additional steps on a GPU in which every op is timed."),
     ARG_ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on",
-            "Do not measure individual GEMMs or the roofs. With several ranks on a CPU, these are "
+            "Do not measure individual GEMMs or roofline limits. With several ranks on a CPU, these are "
             "never measured."),
     ARG_ROW(BenchTrain, peak_tflops, "peak-tflops", ARG_F64, "none",
             "Peak TFLOP/s for MFU; none = the peak of the device if it is known, otherwise MFU is not "
@@ -117,27 +116,24 @@ static int bench_train_command(int argc, char **argv) {
 /* ---- isotron bench infer ---- */
 
 static const Arg INFER_ROWS[] = {
-    ARG_ROW(
-        BenchInfer, requests, "requests", ARG_I64S, "none",
-        "Numbers of requests that arrive at the same time; each number is measured. none = 1 and 8, or no "
-        "number if --clients is given."),
+    ARG_ROW(BenchInfer, requests, "requests", ARG_I64S, "none",
+            "Numbers of simultaneous requests; each number is measured. none = 1 and 8, or no "
+            "number if --clients is given."),
     ARG_ROW(
         BenchInfer, clients, "clients", ARG_I64S, "none",
         "Numbers of clients that send requests to the HTTP server, over connections to this machine; each "
         "number is measured."),
     ARG_ROW(
         BenchInfer, each, "requests-per-client", ARG_I64, "2",
-        "Number of requests that each client sends in a round. It sends a request when the previous answer "
-        "has ended."),
-    ARG_ROW(BenchInfer, prompt, "prompt-tokens", ARG_I64, "128",
-            "Number of tokens of each prompt, which are "
-            "random."),
+        "Number of requests that each client sends in a round. A client sends a request when the previous "
+        "answer has ended."),
+    ARG_ROW(BenchInfer, prompt, "prompt-tokens", ARG_I64, "128", "Number of random tokens in each prompt."),
     ARG_ROW(BenchInfer, fresh, "new-tokens", ARG_I64, "64",
             "Number of tokens to generate for each request, at least 2."),
     ARG_ROW(BenchInfer, rounds, "rounds", ARG_I64, "9",
             "Number of measurements for each number of requests or clients."),
     ARG_ROW(BenchInfer, alone, "no-alone", ARG_OFF, "on",
-            "Do not measure the roofs. Without --requests, these are never measured."),
+            "Do not measure roofline limits. Without --requests, these are never measured."),
     ARG_ROW(BenchInfer, json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
@@ -230,8 +226,8 @@ typedef struct ScalingWords {
 
 static const Arg SCALING_ROWS[] = {
     ARG_ROW(ScalingWords, weak, "weak", ARG_FLAG, "off",
-            "Multiply the global batch size by the number of ranks (default). --global-batch-size is that of "
-            "the smallest run."),
+            "Multiply the global batch size by the number of ranks (default). --global-batch-size sets the "
+            "size for the smallest run."),
     ARG_ROW(ScalingWords, bench.strong, "strong", ARG_FLAG, "off", "Keep the global batch size constant."),
     ARG_ROW(ScalingWords, bench.axis, "over", ARG_ENUM, "data",
             "Kind of parallelism that uses the additional ranks.", .choices = SCALING_AXES),
@@ -241,8 +237,8 @@ static const Arg SCALING_ROWS[] = {
             "--ranks."),
     ARG_ROW(
         ScalingWords, bench.rounds, "rounds", ARG_I64, "7",
-        "Number of runs for each number of ranks. An interval needs 6 rounds for two numbers of ranks, and 7 "
-        "for three."),
+        "Number of runs for each number of ranks. A confidence interval needs 6 rounds for two numbers of "
+        "ranks, and 7 for three."),
 };
 
 static void set_axis(Config *c, int axis, int64_t size) {
@@ -368,15 +364,15 @@ typedef struct OpsOptions {
 } OpsOptions;
 
 static const Arg OPS_ROWS[] = {
-    ARG_ROW(OpsOptions, device, "device", ARG_ENUM, "cpu", "Device of the ops; operands are larger on cuda.",
-            .choices = DEVICES),
+    ARG_ROW(OpsOptions, device, "device", ARG_ENUM, "cpu",
+            "Device that runs the ops; operands are larger on cuda.", .choices = DEVICES),
     ARG_ROW(OpsOptions, ops.filter, "filter", ARG_TEXT, "none",
             "Measure only ops whose names match this regular expression."),
     ARG_ROW(OpsOptions, ops.types, "dtype", ARG_TEXTS, "none",
             "Types to measure: fp64, fp32, bf16, fp16; "
             "none = all."),
     ARG_ROW(OpsOptions, ops.seconds, "seconds", ARG_F64, "0.07",
-            "Seconds to measure each op, but at least 3 rounds; 0 = 21 rounds of at least 5 ms."),
+            "Seconds for each op, but at least 3 rounds; 0 = 21 rounds of at least 5 ms."),
     ARG_ROW(OpsOptions, ops.deterministic, "no-deterministic-mode", ARG_OFF, "on",
             "Allow sums in any order, as in pretrain."),
     ARG_ROW(OpsOptions, tuning, "gemm-tuning", ARG_ENUM, "same-bits",
@@ -397,12 +393,11 @@ static int bench_ops_command(int argc, char **argv) {
     OpsOptions o;
     GateArgs gate;
     Args args;
-    args_init(
-        &args, arena,
-        "isotron bench ops [options]\n\nMeasures each op alone, and compares it with the roof that limits "
-        "it.\n\n"
-        "example: isotron bench ops --filter attention --dtype fp32",
-        NULL);
+    args_init(&args, arena,
+              "isotron bench ops [options]\n\nMeasures each op separately, and compares its speed with its "
+              "roofline limit.\n\n"
+              "example: isotron bench ops --filter attention --dtype fp32",
+              NULL);
     args_use(&args, ARG_TABLE(OPS_ROWS, &o));
     bench_use_gate(&gate, &args);
     args_line(&args, argc, argv);
@@ -440,7 +435,7 @@ static const Arg COMM_ROWS[] = {
             "int64, int32."),
     ARG_ROW(CommWords, least, "min-bytes", ARG_TEXT, "1K",
             "Smallest size to measure, with a suffix K, M or G (powers of 1024)."),
-    ARG_ROW(CommWords, most, "max-bytes", ARG_TEXT, "64M", "Largest size."),
+    ARG_ROW(CommWords, most, "max-bytes", ARG_TEXT, "64M", "Largest size to measure."),
     ARG_ROW(CommWords, bench.factor, "step-factor", ARG_I64, "4", "Ratio of one size to the previous size."),
     ARG_ROW(CommWords, bench.group, "group-size", ARG_I64, "0",
             "Number of ranks in a group. All groups communicate at the same time; 0 = one group of all "
@@ -527,11 +522,10 @@ static const struct {
      bench_train_command},
     {"scaling", "a training step on 1, 2, 4, ... ranks, and the efficiency of each number", false,
      bench_scaling_command},
-    {"infer", "reading prompts and generating tokens, compared with the rate at which memory is read", true,
+    {"infer", "the speed of reading prompts and generating tokens, compared with the memory bandwidth", true,
      bench_infer_command},
-    {"ops", "each op by itself, compared with the roof that limits it", false, bench_ops_command},
-    {"comm", "collectives between ranks: bandwidth, and whether each result is correct", true,
-     bench_comm_command},
+    {"ops", "each op separately, compared with its roofline limit", false, bench_ops_command},
+    {"comm", "the bandwidth of collectives, and the correctness of each result", true, bench_comm_command},
 };
 enum { N_BENCHES = sizeof BENCHES / sizeof *BENCHES };
 

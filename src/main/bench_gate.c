@@ -10,14 +10,13 @@
 
 static const Arg GATE_ROWS[] = {
     ARG_ROW(GateWords, against, "against", ARG_TEXT, "none",
-            "Another isotron program, such as an earlier release: both run alternately, and the ratio of "
-            "their times is judged."),
+            "Another isotron program, such as an earlier release: both programs run alternately, and the "
+            "ratio of their times is judged."),
     ARG_ROW(GateWords, baseline, "baseline", ARG_TEXT, "none",
-            "File that an earlier run with --json wrote on this machine; its times are compared with those "
-            "of this run."),
+            "File that an earlier run with --json wrote on this machine; the times in the file are compared "
+            "with those of this run."),
     ARG_ROW(GateWords, pairs, "pairs", ARG_I64, "12",
-            "Number of runs of each program with --against, at "
-            "least 6."),
+            "With --against, the number of runs of each program, at least 6."),
     ARG_ROW(GateWords, allow, "allow", ARG_TEXT, "3%",
             "Largest relative increase in time that does not count as a regression."),
     ARG_ROW(GateWords, junit, "junit", ARG_TEXT, "none", "Write the verdicts to this file as JUnit XML."),
@@ -80,8 +79,8 @@ static Err check_facts(void *gate, const json_t *facts) {
     return gate_check_facts(g, facts);
 }
 
-/* Runs the benchmark and judges its result. Sets *verdict to whether this process knows the verdict; only rank 0's
- * process knows it. */
+/* Runs the benchmark and judges its result. Sets *verdict to whether this process knows the verdict, which
+ * only the process of rank 0 does. */
 static Err run_gate(const Bench *b, Gate *g, bool *verdict) {
     json_t *result = NULL;
     Str notes = {0};

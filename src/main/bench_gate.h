@@ -12,7 +12,7 @@ typedef struct GateWords {
 
 enum { GATE_OPTIONS = 5 };
 
-/* The gate's arguments, and the table of their options. */
+/* The arguments of the gate, and the table of options that set them. */
 typedef struct GateArgs {
     GateWords words;
     unsigned char given[GATE_OPTIONS];

@@ -53,7 +53,7 @@ int command_finish(Args *, Err, CommandRun *, void *arg);
 /* Prints an error's message, and returns the exit status for this error. */
 int command_fail(Err);
 
-/* A file that an option names. The path is NULL if the option is not given. */
+/* A file whose path an option sets. The path is NULL if the option is not given. */
 typedef struct NamedFile {
     const char *option, *path;
 } NamedFile;
@@ -80,13 +80,13 @@ extern const char *const command_input_formats[];
 typedef struct Setup {
     Arena *arena;
     Config config;
-    Tokenizer *tokenizer; /* NULL if the options name no tokenizer */
+    Tokenizer *tokenizer; /* NULL if the options set no tokenizer */
 } Setup;
 /* Opens the tokenizer and computes `derived`. Returns a user error if the vocabulary is missing. */
 Err setup_finish(Setup *);
 /* Like setup_finish, for a command that needs a tokenizer. */
 Err setup_finish_for_text(Setup *);
-/* Returns an error if --hf-model-type names a type that does not fit the model. Call this function once the task's
+/* Returns an error if --hf-model-type is not compatible with the model. Call this function once the task's
  * classes are known. */
 Err setup_check_type(const Setup *);
 /* Sets the special tokens for masked language modelling. If the tokenizer has no mask token, mock data uses the last
@@ -99,7 +99,7 @@ Err setup_fim_tokens(const Setup *, FimTokens *out);
 Err setup_encode(void *tokenizer, const char *text, size_t n, int32_t **ids, size_t *count);
 Err setup_decode(void *tokenizer, const int32_t *ids, size_t n, char **text, size_t *bytes);
 void setup_free(Setup *);
-/* Opens the tokenizer that the options describe. Sets *out to NULL if they describe no tokenizer. */
+/* Opens the tokenizer that the options describe. Sets *out to NULL if the options describe no tokenizer. */
 Err setup_tokenizer(const Config *, Tokenizer **out);
 /* Like setup_tokenizer, for exporting a model of type `model_type`. If transformers would read the tokenizer's
  * files as a different tokenizer, sets *json to the text of a tokenizer.json to export instead, which the caller frees
@@ -112,8 +112,8 @@ Err setup_tokenizer_alone(const Config *, Tokenizer **out);
 /* Opens the checkpoint for step `ckpt_step` in the folder `path`, or the newest checkpoint if the step is not set.
  * `path` may also be a checkpoint's own folder. */
 Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out);
-/* Sets *ends to the ids that end a text, which the caller frees. The ids of an imported checkpoint (ckpt/hf/tokens.h)
- * take precedence over the tokenizer's ids. */
+/* Sets *ends to the ids of the tokens that end a text. The caller frees *ends. The ids in an imported
+ * checkpoint (ckpt/hf/tokens.h) take precedence over the tokenizer's ids. */
 void setup_ends(const Setup *, const json_t *ids, int64_t **ends, int64_t *n);
 /* Makes the tokenizer's file paths absolute, so that a checkpoint can store them. */
 void setup_absolute_paths(Config *, Arena *);

@@ -17,8 +17,8 @@ static void print_error(const char *sentence, const char *more) {
     if (*sentence) fprintf(stderr, "isotron: %s\n%s", sentence, more);
 }
 
-/* Prints an error on process 0, and returns the exit status. With MPI, the other processes wait a few seconds for the
- * launcher to kill them, which it does when process 0 ends. With TCP, the other processes report their failure to
+/* Prints an error on process 0, and returns the exit status. With MPI, the launcher kills the other processes
+ * when process 0 ends, so they wait a few seconds. With TCP, the other processes report their failure to
  * process 0. A process that was not killed, or that cannot reach process 0, prints its error itself. */
 static int say(Err e, const char *more) {
     enum { PATIENCE_S = 3 };
@@ -158,8 +158,8 @@ Err setup_tokenizer_export(const Config *c, const char *model_type, Tokenizer **
     const bool stored =
         !config_given(c, tokenizer_type) && !config_given(c, tokenizer_model) && !config_given(c, vocab_file);
     if (!e.code || !stored) return e;
-    return err_user("the tokenizer that the checkpoint names: %.600s; set --tokenizer-type with its files",
-                    e.msg);
+    return err_user(
+        "the checkpoint's tokenizer cannot be opened: %.600s; set --tokenizer-type with its files", e.msg);
 }
 
 void setup_check_tokenizer(const Config *c, Args *args) {
@@ -193,16 +193,16 @@ Err setup_finish(Setup *s) {
                 ? "; for a BERT or T5, whose only file is --vocab-file, set --model bert or --model t5"
                 : "");
     if (s->tokenizer && tokenizer_vocab_size(s->tokenizer) > s->config.derived.vocab_size)
-        return err_user("the %s%s%s%s has %d ids, but the vocabulary of the model (--vocab-size) has %lld: "
-                        "specify the tokenizer of this model, or remove --vocab-size for a new model",
-                        s->config.tokenizer_type, s->config.tokenizer_model ? " '" : "",
-                        s->config.tokenizer_model ? s->config.tokenizer_model : "",
-                        s->config.tokenizer_model ? "'" : "", tokenizer_vocab_size(s->tokenizer),
-                        (long long)s->config.derived.vocab_size);
+        return err_user(
+            "the %s%s%s%s has %d tokens, but the vocabulary of the model (--vocab-size) has %lld: "
+            "specify the tokenizer of this model, or remove --vocab-size for a new model",
+            s->config.tokenizer_type, s->config.tokenizer_model ? " '" : "",
+            s->config.tokenizer_model ? s->config.tokenizer_model : "", s->config.tokenizer_model ? "'" : "",
+            tokenizer_vocab_size(s->tokenizer), (long long)s->config.derived.vocab_size);
     if (s->config.derived.padded_vocab_size <
         /* The tokenizer's vocabulary size is known only here. The rules check only --vocab-size. */
         s->config.derived.vocab_size)
-        return err_user("--padded-vocab-size %lld is less than the %lld ids of the %s: raise or remove it",
+        return err_user("--padded-vocab-size %lld is less than the %lld tokens of the %s: raise or remove it",
                         (long long)s->config.derived.padded_vocab_size,
                         (long long)s->config.derived.vocab_size, s->config.tokenizer_type);
     return ERR_OK;
@@ -283,9 +283,10 @@ Err setup_fim_tokens(const Setup *s, FimTokens *out) {
             str_printf(&missing, "%s%s (--fim-%s)", missing.len ? ", " : "", quote(token).s, rows[i].option);
     }
     if (!missing.len) return ERR_OK;
-    const Err e = err_user("the %s does not have these tokens of --fim-data: %s; name other tokens, or add "
-                           "them with --tokenizer-special-tokens",
-                           c->tokenizer_type, missing.s);
+    const Err e =
+        err_user("the %s does not have these tokens that --fim-data needs: %s; name other tokens, or add "
+                 "them with --tokenizer-special-tokens",
+                 c->tokenizer_type, missing.s);
     str_free(&missing);
     return e;
 }

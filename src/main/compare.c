@@ -31,7 +31,7 @@ static const Arg ROWS[] = {
 static void check(Args *args, const Options *o) {
     if (args->help) return;
     if (args->operands.count != 2) {
-        args_problem(args, "specify two logs of --log-jsonl or two checkpoint folders");
+        args_problem(args, "specify two logs written with --log-jsonl, or two checkpoint folders");
         return;
     }
     for (int i = 0; i < 2; i++)
@@ -63,12 +63,12 @@ int command_compare(int argc, char **argv) {
     Arena *arena = arena_new();
     Options o;
     Args args;
-    args_init(
-        &args, arena,
-        "isotron compare A B [options]    (two logs, or two folders of checkpoints)\n\n"
-        "Compares two runs value by value, and reports the first difference. Exit status 1: they differ.\n\n"
-        "example: isotron compare yesterday.jsonl today.jsonl --bound 1e-6",
-        "A B");
+    args_init(&args, arena,
+              "isotron compare A B [options]    (two logs, or two folders of checkpoints)\n\n"
+              "Compares two runs value by value, and reports the first difference. Exit status 1: the runs "
+              "differ.\n\n"
+              "example: isotron compare yesterday.jsonl today.jsonl --bound 1e-6",
+              "A B");
     args_use(&args, ARG_TABLE(ROWS, &o));
     args_line(&args, argc, argv);
     check(&args, &o);

@@ -33,12 +33,12 @@ static const Arg ROWS[] = {
             "Folder of a Hugging Face model: config.json and model.safetensors (or its shards)."),
     ARG_ROW(Options, to_hf, "to-hf", ARG_TEXT, "none",
             "Write config.json, generation_config.json, model.safetensors and the tokenizer's files to this "
-            "folder. The tokenizer is that of the options or, if they name none, that of the checkpoint."),
+            "folder. The tokenizer is that of the options or, if they set none, that of the checkpoint."),
     ARG_ROW(Options, dtype, "hf-dtype", ARG_ENUM, "float32", "Data type of the weights that to-hf writes.",
             .choices = DTYPE_NAMES),
     ARG_ROW(Options, check, "check", ARG_TEXT, "none",
             "Compare the model's logits with those in this file, which tools/oracle/hf_logits.py wrote, "
-            "before the model is saved or exported. The exit status is 1 if they differ."),
+            "before the model is saved or exported. The exit status is 1 if the logits differ."),
     ARG_ROW(Options, init_missing_heads, "init-missing-heads", ARG_FLAG, "off",
             "With from-hf, initialize heads for which the folder has no weights, such as the LM head of a "
             "BertModel, with random numbers from seed. A BERT then has the heads of BertForPreTraining, "
@@ -81,7 +81,7 @@ static void free_model(Model *m) {
 
 /* ---- comparison with transformers ---- */
 
-/* Compares the model with the reference that --check names. Returns an error if they differ. */
+/* Compares the model with the reference in the file of --check. Returns an error if they differ. */
 static Err convert_check(const Job *j, const Model *m) {
     if (!j->options.check) return ERR_OK;
     Reference r;
@@ -101,7 +101,7 @@ static Err convert_check(const Job *j, const Model *m) {
     return e;
 }
 
-/* ---- from Hugging Face ---- */
+/* ---- import from Hugging Face ---- */
 
 static Err save(const Job *j, const Model *m, json_t *tokens) {
     Str text = {0};
@@ -117,8 +117,8 @@ static Err save(const Job *j, const Model *m, json_t *tokens) {
     return e;
 }
 
-/* Returns an error if the import would be written into the folder of a training run. The import has step 0, but --load
- * would then read it as the folder's newest checkpoint. Only another import may be overwritten. */
+/* Returns an error if the import would be written into the folder of a training run. Although an import has
+ * step 0, --load would read it as the folder's newest checkpoint. Only another import may be overwritten. */
 static Err check_save_folder(const char *dir, bool overwrite) {
     int64_t *all, n;
     Err e = ckpt_list(dir, &all, &n);
@@ -203,8 +203,8 @@ static void add_tokenizer(Args *args, Arena *arena, const char *dir) {
     free(path);
 }
 
-/* Opens the tokenizer. If the tokenizer is not supported, the checkpoint is stored without a tokenizer. If the command
- * line names the tokenizer, this is an error. */
+/* Opens the tokenizer. If the tokenizer is not supported, the checkpoint is stored without a tokenizer or, if
+ * the command line sets the tokenizer, an error is returned. */
 static Err check_tokenizer(Job *j) {
     Config *c = &j->setup.config;
     const Err e = setup_tokenizer(c, &j->setup.tokenizer);
@@ -268,7 +268,7 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
     return e;
 }
 
-/* ---- to Hugging Face ---- */
+/* ---- export to Hugging Face ---- */
 
 /* Adds the file `from` if it exists. Takes ownership of `from`. */
 static void add_file(HfExtras *x, char *from, const char *name) {
@@ -355,9 +355,9 @@ static void take_id(json_t *from, const char *key, int64_t id) {
     if (id >= 0) json_object_set_new(from, key, json_integer(id));
 }
 
-/* Adds the token ids that the import stored in the checkpoint, then the tokenizer's ids and files. If only the
- * checkpoint names the tokenizer, a missing file causes a note instead of an error, because the file may be on another
- * machine. */
+/* Adds the token ids that the import stored in the checkpoint, then the tokenizer's ids and files. If the
+ * tokenizer is set only in the checkpoint, a missing file causes a note instead of an error, because the file
+ * may be on another machine. */
 static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, Str *notes) {
     const Config *c = &j->setup.config;
     const int64_t vocab_size = j->setup.config.derived.vocab_size;
@@ -371,7 +371,7 @@ static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, 
     if (!t) return ERR_OK;
     if (tokenizer_vocab_size(t) > vocab_size) {
         free(json);
-        return err_user("the tokenizer has %d ids, but the model's embedding has %lld: specify the "
+        return err_user("the tokenizer has %d tokens, but the model's embedding has %lld rows: specify the "
                         "tokenizer that the model was trained with",
                         tokenizer_vocab_size(t), (long long)vocab_size);
     }
@@ -411,8 +411,9 @@ static Err export_checkpoint(Job *j, const Ckpt *c) {
     const Manifest *m = ckpt_manifest(c);
     const json_t *vocab = json_object_get(m->state, "vocab_size");
     if (!json_is_integer(vocab) || json_integer_value(vocab) < 1 || !m->count)
-        return err_user("the checkpoint in '%s' does not record its vocabulary's size; save it again",
-                        j->setup.config.load);
+        return err_user(
+            "the checkpoint in '%s' does not record the vocabulary size; save the checkpoint again",
+            j->setup.config.load);
     Model *model = new_model(&j->setup, json_integer_value(vocab), m->tensors[0].dtype == F64 ? F64 : F32);
     CkptItem item = {
         .suffix = "", .flat = model->registry->masters, .dtype = model->registry->precise, .convert = true};
@@ -423,12 +424,14 @@ static Err export_checkpoint(Job *j, const Ckpt *c) {
     return e;
 }
 
-/* Reads the options that the checkpoint stores, which the command line must not contradict. */
+/* Reads the options in the checkpoint. The command line must not contradict these options. */
 static Err read_checkpoint_options(Job *j, const Ckpt *c) {
     Config *config = &j->setup.config;
     const json_t *state = ckpt_manifest(c)->state;
     if (!json_object_get(state, "config"))
-        return err_user("the checkpoint in '%s' does not record its options; save it again", config->load);
+        return err_user(
+            "the checkpoint in '%s' does not record the model's options; save the checkpoint again",
+            config->load);
     ERR_RETURN(source_args(config, j->setup.arena, &j->args.notes));
     ERR_RETURN(source_check_model(config, state, config->load, true, NULL));
     config_check(config, CHECK_MODEL | CHECK_STRICT, &j->args);

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "run/source.h"
 
-/* Parses the checkpoint's options. Copies the options for machine, layout and precision from the run. */
+/* Parses the checkpoint's options. Copies the options for the machine, layout and precision from the run. */
 static Err parse(const Config *c, Setup *draft, Args *args) {
     char *words[] = {"--load", (char *)c->speculative_model};
     json_t *own = source_options(c, CLASS_NUMERIC | CLASS_LAYOUT);
@@ -31,7 +31,7 @@ static char *spelling(const Tokenizer *t, int32_t id, size_t *n) {
     return tokenizer_decode(t, &id, 1, &bytes, n).code ? NULL : bytes;
 }
 
-/* Returns the first id that the tokenizers spell differently, or -1 if there is none. */
+/* Returns the id of the first token that the tokenizers spell differently, or -1 if there is none. */
 static int32_t different(const Tokenizer *a, const Tokenizer *b) {
     for (int32_t i = 0; i < tokenizer_vocab_size(a); i++) {
         size_t n, m;
@@ -48,14 +48,14 @@ static Err check(const Setup *s, const Setup *draft) {
     if (draft->config.model != MODEL_gpt)
         return err_user("the model is not a GPT; specify the checkpoint of a GPT");
     if (vocab != own)
-        return err_user(
-            "its vocabulary has %lld ids, but the vocabulary of --load has %lld; name a model with the same "
-            "tokenizer",
-            (long long)own, (long long)vocab);
+        return err_user("its vocabulary has %lld tokens, but the vocabulary of --load has %lld; name a model "
+                        "with the same "
+                        "tokenizer",
+                        (long long)own, (long long)vocab);
     if (!s->tokenizer || !draft->tokenizer) return ERR_OK;
     if (tokenizer_vocab_size(s->tokenizer) != tokenizer_vocab_size(draft->tokenizer))
         return err_user(
-            "its tokenizer has %d ids, but the tokenizer of --load has %d; name a model with the same "
+            "its tokenizer has %d tokens, but the tokenizer of --load has %d; name a model with the same "
             "tokenizer",
             tokenizer_vocab_size(draft->tokenizer), tokenizer_vocab_size(s->tokenizer));
     const int32_t id = different(s->tokenizer, draft->tokenizer);

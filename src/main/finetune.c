@@ -9,7 +9,7 @@
 
 enum { CHECKS = CHECK_MODEL | CHECK_TRAIN | CHECK_TASK };
 
-/* Checks the options, and completes them from the checkpoint. */
+/* Checks the options, and reads missing options from the checkpoint. */
 static Err check_options(Setup *s, Args *args) {
     Config *c = &s->config;
     c->train_iters = 0;                                     /* set_options sets the number of steps */
@@ -84,7 +84,7 @@ int command_finetune(int argc, char **argv) {
     if (!args.help) e = check_options(&s, &args);
     int status, stopped_by = 0;
     if (command_ready(&args, e, &status)) {
-        str_clear(&args.notes); /* command_ready has printed them */
+        str_clear(&args.notes); /* command_ready has printed the notes */
         e = setup_finish(&s);
         if (!e.code) e = run(&s, &args, &stopped_by);
         status = e.code ? command_fail(e) : stopped_by ? ERR_SIGNAL + stopped_by : 0;

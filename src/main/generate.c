@@ -18,8 +18,8 @@
 
 /* ---- the first and the last token ---- */
 
-/* Sets a T5 decoder's first token. This is the token that an imported checkpoint names or, if there is none, the first
- * token of the T5 dataset's samples. */
+/* Sets a T5 decoder's first token to the token that an imported checkpoint specifies or, if there is none, to
+ * the first token of the T5 dataset's samples. */
 static Err find_start(GenerateJob *j, const json_t *ids) {
     const json_t *known = json_object_get(ids, "decoder_start_token_id");
     if (!known && generate_is_hf_t5(j)) known = json_object_get(ids, "pad_token_id");
@@ -159,8 +159,8 @@ static void tell_cost(const GenerateJob *j, const GenerateResults *r) {
             amount(tokens, "token").s, tokens ? (double)tokens / rate : 0, rate,
             bytes_text((double)r->most_bytes).s);
     if (j->setup.config.num_speculative_tokens)
-        fprintf(stderr, "  kept %lld of %s of tokens, in %lld passes\n", (long long)r->counts.accepted,
-                amount(r->counts.drafts, "draft").s, (long long)r->counts.passes);
+        fprintf(stderr, "  kept %lld of %s, in %lld passes\n", (long long)r->counts.accepted,
+                amount(r->counts.drafts, "drafted token").s, (long long)r->counts.passes);
 }
 
 static Err report(const GenerateJob *j, const GenerateResults *r) {
@@ -232,8 +232,8 @@ int command_generate(int argc, char **argv) {
     Args args;
     args_init(&args, s->arena,
               "isotron generate --load DIR --prompt TEXT... [options]\n\n"
-              "Continues prompts with the model of a checkpoint that was saved in any layout. A T5 answers "
-              "them.\n\n"
+              "Continues prompts with the model in a checkpoint, which may have been saved in any layout. A "
+              "T5 model answers the prompts.\n\n"
               "example: isotron generate --load checkpoints --prompt \"Once upon a time\" --temperature 0.8",
               NULL);
     Err e = config_parse(&s->config, &args, USE_GENERATE, 0, argc, argv);

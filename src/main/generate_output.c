@@ -95,7 +95,7 @@ static void begin(GenerateStream *s, const Generated *g) {
     const bool t5 = generate_is_t5(j);
     print_start(j, s->sample);
     text_begin(&s->text, j->setup.tokenizer, &s->stops, g->tokens, t5 ? 0 : (size_t)g->n_prompt);
-    s->text.special = true; /* as when the text is printed at the end */
+    s->text.special = true; /* special tokens are printed, as without streaming */
     s->begun = true, s->pushed = g->n_prompt;
 }
 

@@ -157,8 +157,9 @@ static void inspect_check(const Options *o, const Config *c, Args *args) {
     }
     config_check(c, CHECK_LAYOUT | CHECK_STRICT, args);
     if (c->micro_batch_size < 1 || last_batch(c) < 1 || last_batch(c) % c->micro_batch_size)
-        args_problem(args, "--schedule needs --micro-batch-size, and --global-batch-size or "
-                           "--step-batch-size-schedule whose batch sizes are multiples of it");
+        args_problem(args,
+                     "--schedule needs --micro-batch-size, and --global-batch-size or "
+                     "--step-batch-size-schedule whose batch sizes are multiples of --micro-batch-size");
 }
 
 int command_inspect(int argc, char **argv) {

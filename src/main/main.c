@@ -37,7 +37,7 @@ static void usage(FILE *to) {
     str_free(&text);
 }
 
-/* Other frameworks' commands that this program lacks. */
+/* Commands of other frameworks that this program lacks. */
 static const struct {
     const char *words, *answer; /* `words` are separated and surrounded by spaces */
 } OTHERS[] = {
@@ -84,7 +84,7 @@ static const char *other_answer(const char *word) {
     return NULL;
 }
 
-/* Returns the row for a command. If there is none, prints an error and returns NULL. */
+/* Returns the row for a command. If there is no such command, prints an error and returns NULL. */
 static const Command *find_command(const char *word) {
     const char *names[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++) {

@@ -22,7 +22,7 @@ static const Arg ROWS[] = {
     ARG_ROW(Options, json, "json", ARG_TEXT, "none", "Write the report to this file as JSON."),
     ARG_ROW(Options, sweep, "sweep", ARG_TEXT, "none",
             "File with a list of cells to run, one per line: [case] lane options... With a list, several "
-            "folders can be given."),
+            "case folders can be given."),
     ARG_ROW(Options, junit, "junit", ARG_TEXT, "none", "Write the sweep's report to this file as JUnit XML."),
     ARG_ROW(Options, html, "html", ARG_TEXT, "none",
             "Write the sweep's report to this file as a page with figures."),

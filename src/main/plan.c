@@ -39,8 +39,8 @@ static void check(const Options *o, const Config *c, Args *args) {
     command_refuse_same_files(args, &(NamedFile){"--json", o->json}, 1, NULL, 0);
 }
 
-/* Opens the GPU if the plan is for GPUs and this machine has a GPU. The plan then includes the kernels' scratch
- * memory. */
+/* Opens the GPU if the plan is for GPUs and this machine has a GPU. With an open GPU, the plan includes the
+ * scratch memory of kernels. */
 static Device *open_gpu(const Setup *s) {
     Device *device = NULL;
     const DeviceSpec spec = map_device_spec(&s->config, 0);
@@ -88,7 +88,7 @@ int command_plan(int argc, char **argv) {
               "isotron plan [--config FILE] [options of pretrain]\n\n"
               "Prints the parameters, memory and pipeline schedule of a run without starting it.\n"
               "The plan is for GPUs, with NCCL's memory, unless --device cpu is given.\n"
-              "Exit status 1: the layout does not fit into the device, or with --search none does.\n\n"
+              "Exit status 1: the layout does not fit into the device, or with --search no layout fits.\n\n"
               "example: isotron plan --config run.conf --ranks 64 --device-memory-gib 140 --search",
               NULL);
     args_use(&args, ARG_TABLE(ROWS, &o));

@@ -156,7 +156,8 @@ static Err run(void *options) {
     ERR_RETURN(setup_tokenizer_alone(&o->config, &tokenizer));
     Err e = ERR_OK;
     if (o->append_eod && tokenizer_eod(tokenizer) < 0)
-        e = err_user("--append-eod needs an end-of-document token, but this tokenizer has none: remove it");
+        e = err_user(
+            "--append-eod needs an end-of-document token, but this tokenizer has none: remove the option");
     const PreprocessConfig c = config_of(o, tokenizer);
     if (!e.code) e = o->find_optimal_num_workers ? measure(o, c) : write_dataset(o, c);
     tokenizer_free(tokenizer);
@@ -182,8 +183,8 @@ static void check_measurement(const Options *o, Args *args) {
         args_problem(args, "--max-documents must be from 1 to 2147483647.");
     for (int64_t i = 0; i < o->input.count; i++)
         if (input_is_stdin(o->input.at[i]))
-            args_problem(args, "--find-optimal-num-workers reads the input several times, so it cannot be "
-                               "standard input: specify files.");
+            args_problem(args, "--find-optimal-num-workers reads the input several times, so standard "
+                               "input cannot be used: specify files.");
 }
 
 static void check_partitions(const Options *o, Args *args) {

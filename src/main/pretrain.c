@@ -16,7 +16,7 @@ typedef struct Options {
 static const Arg ROWS[] = {
     ARG_ROW(Options, check_options, "check-options", ARG_FLAG, "off",
             "Check the options and the files that the run would open, print model, layout and memory, and "
-            "exit. No file changes."),
+            "exit. No file is changed."),
 };
 
 /* Opens the tokenizer, and sets `facts` to its properties. */

@@ -26,7 +26,7 @@ static const Arg ROWS[] = {
     ARG_ROW(Options, accept.nccl_b, "nccl-b", ARG_TEXT, "none",
             "Second NCCL library. Stages that depend on the library run alternately with both libraries."),
     ARG_ROW(Options, accept.good, "good", ARG_TEXT, "none",
-            "Report of an earlier good run, which --json wrote; this run is compared with it."),
+            "Report that --json wrote in an earlier good run, to compare with this run."),
     ARG_ROW(
         Options, accept.golden, "golden", ARG_TEXT, "none",
         "Folder of golden cases for the stage parity; none = that of the installation or the source tree."),

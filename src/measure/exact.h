@@ -35,7 +35,8 @@ typedef struct Exact {
     const Collective *of;
     const ExactType *type;
     int64_t count; /* the n of the call */
-    /* Whether input and output share one buffer, in which the smaller one is this member's part of the larger one. */
+    /* Whether input and output share one buffer. In this case, the smaller of the two is this member's part
+     * of the larger. */
     bool in_place;
 } Exact;
 
@@ -48,7 +49,7 @@ CommCall exact_call(const Exact *);
 double exact_expected(const Exact *, int64_t at);
 /* Writes this rank's input. */
 void exact_fill(const Exact *, const CommCall *);
-/* Runs one call. For COMM_SEND, the rank also receives. */
+/* Runs one call. For COMM_SEND, the rank also receives a message. */
 void exact_run(const Exact *, CommCall);
 
 /* Describes the wrong elements in an output. */

@@ -175,7 +175,7 @@ void nvml_read(const unsigned char id[16], NvmlFacts *f) {
     n.Shutdown();
 }
 
-/* ---- under load ---- */
+/* ---- measurement under load ---- */
 
 struct NvmlWatch {
     Nvml nvml;

@@ -1,5 +1,5 @@
-/* Reads the state of a GPU with NVIDIA's management library (libnvidia-ml.so.1, part of the driver). The library is
- * loaded at run time. The declarations follow NVML's API reference, whose ABI is stable. */
+/* Reads the state of a GPU with NVIDIA's management library (libnvidia-ml.so.1, part of the driver). The
+ * library is loaded at run time. The declarations follow NVML's API reference, and NVML's ABI is stable. */
 #pragma once
 
 #include <stdbool.h>
@@ -36,12 +36,12 @@ typedef struct NvmlLoad {
     unsigned celsius; /* highest temperature */
     double watts;     /* highest value of NVML's one-second average */
     double mean_mhz, mean_watts;
-    char limits[120]; /* why the clock was lowered, including the power limit */
+    char limits[120]; /* reasons why the clock was lowered, including the power limit */
 } NvmlLoad;
 
 typedef struct NvmlWatch NvmlWatch;
-/* Starts a thread that reads the GPU with this UUID every `period_ms`. Returns NULL if it cannot start the thread or
- * read the GPU. */
+/* Starts a thread that reads the GPU with this UUID every `period_ms`. Returns NULL if the thread cannot be
+ * started or the GPU cannot be read. */
 NvmlWatch *nvml_watch(const unsigned char id[16], int period_ms);
 /* Ends and frees the watch, which may be NULL. */
 NvmlLoad nvml_watch_end(NvmlWatch *);

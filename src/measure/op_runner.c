@@ -30,7 +30,7 @@ struct BenchCalls {
 
 /* ---- contents ---- */
 
-/* The period of the random numbers. It is odd, so that the rows of a matrix differ. */
+/* The period of the random numbers, which is odd, so that the rows of a matrix differ. */
 enum { PATTERN = (1 << 17) - 1 };
 
 static void draw(float *x, int64_t n, bool positive, uint64_t seed) {
@@ -85,7 +85,8 @@ static size_t aligned(const Tensor *t) {
     return (tensor_extent(t) + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
 }
 
-/* Places the operands in memory one after the other, beginning at `at`, and returns the address after them. */
+/* Places the operands consecutively in memory, beginning at `at`, and returns the address after the last
+ * operand. */
 static char *place(Set *s, char *at) {
     for (int i = 0; i < CALL_IN + CALL_OUT; i++) {
         Tensor *t = i < CALL_IN ? s->call.in[i] : s->call.out[i - CALL_IN];
@@ -109,8 +110,8 @@ static void fill(Device *d, const CaseOperand *o, const Tensor *t, uint64_t seed
         fill_numbers(d, t, o->content == CONTENT_POSITIVE, seed);
 }
 
-/* Allocates the operand sets. The first set gets random numbers; the other sets are copies, because only their
- * addresses matter. */
+/* Allocates the operand sets. The first set contains random numbers. The other sets are copies, because only
+ * their addresses matter. */
 static void take(BenchCalls *b, size_t bytes, const KernelCase *c) {
     b->bytes = bytes * (size_t)b->sets;
     b->block = device_alloc(b->device, b->bytes, "a benchmark's operands");

@@ -1,5 +1,6 @@
-/* Repeats calls of one op on separate operands, and measures their time. All operand sets have equal contents. There
- * are so many sets that the next set is never in a GPU's cache. On the CPU, there is only one set. */
+/* Repeats calls to one op on separate operands, and measures their time. All operand sets have equal
+ * contents. There are so many sets that a GPU's cache never contains the next set. On the CPU, there is only
+ * one set. */
 #pragma once
 
 #include "kernels/cases.h"

@@ -1,6 +1,7 @@
-/* The BERT encoder, as in Megatron-LM core/models/bert/bert_model.py: embedding with token types -> GPT's layers
- * without the causal mask -> final norm -> heads. With --norm-placement post, this is the original BERT (Devlin et al.,
- * 2018): the first norm follows the embedding, and every other norm follows a residual sum. */
+/* The BERT encoder, as in Megatron-LM core/models/bert/bert_model.py: embedding with token types -> GPT's
+ * layers without the causal mask -> final norm -> heads. With --norm-placement post, the model is the
+ * original BERT (Devlin et al., 2018): the first norm follows the embedding, and every other norm follows a
+ * residual sum. */
 #include "models/model.h"
 #include "models/option_map.h"
 #include "models/specs.h"

@@ -14,7 +14,8 @@ typedef struct CacheShape {
     bool outputs; /* whether the stack's outputs are also stored, for the stack at the next depth */
 } CacheShape;
 
-/* Allocates pools for this rank's layers, on the model's device. The caller must free them with cache_free. */
+/* Allocates pools for this rank's layers, on the model's device. The caller must free the pools with
+ * cache_free. */
 Cache cache_new(const Model *, const CacheShape *);
 /* Returns how many bytes cache_new allocates. The type is double, because an integer could overflow. */
 double cache_bytes(const Model *, const CacheShape *);
@@ -27,8 +28,8 @@ typedef struct CachePages {
 
 typedef enum CacheCopy { CACHE_MEASURES, CACHE_SAVES, CACHE_RESTORES } CacheCopy;
 
-/* Copies the pages to host memory, starting at byte `at`, or from there back to the cache. With CACHE_MEASURES, copies
- * nothing, and `host` may be NULL. Returns the offset of the end of the copy. */
+/* Copies the pages to host memory, starting at byte `at`, or from host memory back to the cache. With
+ * CACHE_MEASURES, copies nothing, and `host` may be NULL. Returns the offset of the end of the copy. */
 size_t cache_copy_pages(const Model *, const CacheShape *, Cache *, const CachePages *, CacheCopy, char *host,
                         size_t at);
 /* Copies all rows of page `from` to page `to`. Both are pages for positions, not for encoder positions. */

@@ -24,7 +24,8 @@
 /* ---- additional tokens (MTP) ---- As in Megatron-LM core/transformer/multi_token_prediction.py, stack k >= 1 predicts
  * the token k + 1 positions ahead from stack k - 1's output and the token k positions ahead. */
 
-/* Returns the fields that a stack at depth k reads. Its field `name` is element k - 1 of the microbatch's `field`. */
+/* Returns the fields that a stack at depth k reads. The stack's field `name` is element k - 1 of the
+ * microbatch's `field`. */
 static const FeedField *fields_ahead(FieldId name, FieldId field, int k, Arena *arena) {
     const FeedField fields[] = {{name, field, k - 1},
                                 {FIELD_position_ids, FIELD_position_ids, 0},

@@ -1,4 +1,4 @@
-/* A microbatch, which the executor passes to a model. */
+/* A microbatch: the data that the executor passes to a model. */
 #pragma once
 
 #include "nn/feed.h"

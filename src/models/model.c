@@ -82,9 +82,10 @@ double model_flops(const ModelPlan *p, int64_t samples) {
 
 /* ---- stages ---- */
 
-/* The part of a stack that a stage computes: layers [first, first + layers). If these include the stack's first layer,
- * the part also contains the input. If they include the last layer, it also contains the final norm. A stage without
- * layers contains no input and no norm, except at the ends of the model. */
+/* The part of a stack that a stage computes: layers [first, first + layers). If these layers include the
+ * stack's first layer, the part also contains the input. If the layers include the last layer, the part also
+ * contains the final norm. A stage without layers contains no input and no norm, except at the ends of the
+ * model. */
 typedef struct StackPart {
     int64_t first, layers;
     bool begins, ends;
@@ -263,7 +264,7 @@ static const Feed *stack_feed(Tape *t, const ModelPlan *p, int i, const Feed *fe
     return own;
 }
 
-/* Stores a stack's output x [s, 1, h], if the cache has a pool for it. */
+/* Stores a stack's output x [s, 1, h], if the cache has a pool for the output. */
 static Tensor *keep_output(Tape *t, const Feed *feed, Tensor *x) {
     if (!feed->cache || !feed->cache->output) return x;
     const int64_t dim[] = {x->dim[0], 1, 1, 1, x->dim[2]},
@@ -290,9 +291,10 @@ static Flow heads_forward(Tape *t, const Model *m, const Feed *feed, Tensor *con
     return out;
 }
 
-/* Runs one stage. Each stack runs its layers in this stage. A stack's input runs before its first layer, and its final
- * norm after its last layer. With sequence parallelism, the stream is V along the sequence over tp, otherwise I. Logits
- * are V along the vocabulary. Over cp, all tensors are V along the sequence; over dp, along samples. */
+/* Runs one stage. Each stack runs its layers in this stage. A stack's input runs before the stack's first
+ * layer, and the final norm runs after the last layer. With sequence parallelism, the stream is V along the
+ * sequence over tp, otherwise I. Logits are V along the vocabulary. Over cp, all tensors are V along the
+ * sequence; over dp, along samples. */
 Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) {
     const ModelPlan *p = &m->plan;
     const int last = p->n_stacks - 1;

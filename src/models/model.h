@@ -1,5 +1,5 @@
-/* The interface to all model families. It consists of a plan, which is a pure value computed from the options, and this
- * rank's part of the model with its forward pass. */
+/* The interface to all model families. The interface consists of a plan (a pure value computed from the
+ * options) and this rank's part of the model with its forward pass. */
 #pragma once
 
 #include "config/config.h"
@@ -16,15 +16,15 @@ _Static_assert((int)MODEL_LOSSES <= (int)MODEL_FLOWS, "a Flow must contain all l
 typedef struct FlowSpec {
     int stack; /* index of the stack to which this stream or output belongs */
     int64_t first_border, last_border;
-    bool auxiliary; /* whether the stack computes only auxiliary losses, which evaluations skip */
+    bool auxiliary; /* whether the stack is used only for auxiliary losses; evaluations skip such stacks */
 } FlowSpec;
 
 static inline bool flow_crosses(const FlowSpec *f, int64_t border) {
     return border >= f->first_border && border <= f->last_border;
 }
 
-/* A model's plan, which is a pure value. A family lists stacks and heads; model_plan derives the other members from
- * these and the options. */
+/* A model's plan. A plan is a pure value. A family lists stacks and heads; model_plan derives the other
+ * members from these and the options. */
 typedef struct ModelPlan {
     SampleShape sample; /* the fields that the model reads */
     /* A forward pass computes the stacks in order. Each stack can read the previous stack's output (Feed.encoded). The
@@ -42,14 +42,14 @@ typedef struct ModelPlan {
     int n_flows;
     LossSpec loss[MODEL_LOSSES]; /* the losses of all heads, followed by the counts */
     int n_losses, n_counts;
-    int n_main;                /* number of losses that are not auxiliary; they come first */
+    int n_main;                /* number of losses that are not auxiliary; these losses come first */
     int counted[MODEL_LOSSES]; /* [n_counts]: the loss whose weights a count uses */
 } ModelPlan;
 
 static inline int model_sums(const ModelPlan *p) { return p->n_losses + p->n_counts; }
 
-/* The tensors that a stage passes to the next stage, one for each flow in the plan. A tensor is NULL if its flow does
- * not cross this border. After the last stage, they are the losses or the logits. */
+/* The tensors that a stage passes to the next stage, one for each flow in the plan. A tensor is NULL if its
+ * flow does not cross this border. After the last stage, the tensors are the losses or the logits. */
 typedef struct Flow {
     Tensor *at[MODEL_FLOWS];
 } Flow;
@@ -80,8 +80,8 @@ struct Model {
     void *head[MODEL_HEADS]; /* the heads' modules; NULL on ranks without heads */
 };
 
-/* Returns the plan for these options, which must have passed the rules and config_finish. The arena owns the memory for
- * the plan's specs. The parts of a model read options only from these specs. */
+/* Returns the plan for these options. The options must have passed the rules and config_finish. The arena
+ * owns the memory for the plan's specs. The parts of a model read options only from these specs. */
 ModelPlan model_plan(const Config *, Arena *);
 /* Returns the model FLOPs for the forward and backward passes over `samples` samples. */
 double model_flops(const ModelPlan *, int64_t samples);
@@ -103,8 +103,8 @@ Model *model_new(const Config *, const ModelPlace *);
 void model_allocate(Model *, Device *, DType storage, int64_t positions, bool trains);
 void model_free(Model *);
 
-/* Runs one of this rank's stages. `in` is the output of the previous stage (ignored at the embedding). The feed must
- * exist until the tape ends. */
+/* Runs one of this rank's stages. `in` is the output of the previous stage (ignored by the stage with the
+ * embedding). The feed must exist until the tape ends. */
 Flow model_stage(Tape *, const Model *, int stage, const Feed *, Flow in);
 /* Runs a model that has only one stage, and returns the first loss or the logits. */
 Tensor *model_forward(Tape *, const Model *, const Feed *);
@@ -115,8 +115,8 @@ Tensor *model_forward_ahead(Tape *, const Model *, int k, const Feed *);
 SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);
 
 bool model_has_experts(const ModelPlan *);
-/* These functions return the coefficient of a router loss (`loss` is a RouterLoss), and its mean over the MoE layers,
- * summed over microbatches. `counters` is a copy of all step counters in host memory. If by_layer is not NULL, it
- * receives each layer's sum, or NaN for a layer without experts. */
+/* These functions return the coefficient of a router loss (`loss` is a RouterLoss), and its mean over the MoE
+ * layers, summed over microbatches. `counters` is a copy of all step counters in host memory. If by_layer is
+ * not NULL, by_layer receives each layer's sum, or NaN for a layer without experts. */
 double model_router_loss_coeff(const Model *, int loss);
 double model_router_loss(const Model *, const double *counters, int loss, double *by_layer);

@@ -20,7 +20,7 @@ DatasetId map_dataset(const Config *c) {
 
 TaskFormat map_task(TaskKind x) {
     switch (x) {
-    case TASK_NONE: /* the rules refuse this choice */
+    case TASK_NONE: /* the rules reject TASK_NONE */
         CHECK(false, "there is no task");
         TO(TASK_MNLI, TASK_FORMAT_MNLI);
         TO(TASK_QQP, TASK_FORMAT_QQP);
@@ -32,7 +32,7 @@ TaskFormat map_task(TaskKind x) {
 
 Activation map_activation(MlpActivation x) {
     switch (x) {
-    case MLP_GELU: /* config_finish resolves it */
+    case MLP_GELU: /* config_finish replaces MLP_GELU with a specific form */
         CHECK(false, "the activation is not resolved");
         TO(MLP_GELU_TANH, ACT_GELU_TANH);
         TO(MLP_GELU_ERF, ACT_GELU_ERF);

@@ -11,7 +11,7 @@
 #include "tensor/device.h"
 
 DatasetId map_dataset(const Config *); /* the dataset on which the model is trained */
-TaskFormat map_task(TaskKind);         /* TASK_NONE is a bug */
+TaskFormat map_task(TaskKind);         /* passing TASK_NONE is a bug */
 /* Passing MLP_GELU is a bug, because Derived.activation never has this value. */
 Activation map_activation(MlpActivation);
 AttentionSink map_softmax(SoftmaxType);

@@ -45,8 +45,9 @@ EmbeddingSpec *spec_words(const Config *c, Arena *arena) {
     return s;
 }
 
-/* Returns whether --first-last-layers-bf16 excludes a layer from FP8, like is_first_last_bf16_layer in Megatron-LM
- * core/fp8_utils.py. In T5, this applies to the first and last layers of both stacks. */
+/* Returns whether --first-last-layers-bf16 excludes a layer from FP8, like is_first_last_bf16_layer in
+ * Megatron-LM core/fp8_utils.py. In T5, --first-last-layers-bf16 applies to the first and last layers of both
+ * stacks. */
 static bool is_in_bf16(const Config *c, int64_t layer) {
     const bool decodes = c->model == MODEL_t5 && layer >= c->num_layers;
     const int64_t n = decodes ? config_decoder_layers(c) : c->num_layers, i = config_layer_in_stack(c, layer);

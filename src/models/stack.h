@@ -32,7 +32,7 @@ typedef struct BranchSpec {
 typedef struct LayerSpec {
     BranchSpec branch[LAYER_BRANCHES];
     int n;
-    /* If true, all branches read the layer's input. Otherwise, each branch also reads the outputs of earlier
+    /* If true, all branches read the layer's input. If false, each branch also reads the outputs of earlier
      * branches. */
     bool parallel;
 } LayerSpec;
@@ -40,14 +40,14 @@ typedef struct LayerSpec {
 /* Full recomputation: the backward pass runs layers again. */
 typedef enum StackRecompute {
     RECOMPUTES_NO_LAYER,
-    RECOMPUTES_CHUNKS, /* all layers, in chunks of `recomputed` layers, whose inputs are kept */
+    RECOMPUTES_CHUNKS, /* all layers, in chunks of `recomputed` layers; the input of each chunk is kept */
     RECOMPUTES_FIRST,  /* the first `recomputed` layers of each stage, one by one */
 } StackRecompute;
 
 typedef struct StackSpec {
     const char *name; /* the scope of the stack's parameter names, such as "decoder" */
     bool repeats;     /* whether the stack uses the parameters of an earlier stack with the same name */
-    bool detached;    /* whether the stack passes no gradient to the previous stack */
+    bool detached;    /* true if the stack passes no gradient to the previous stack */
     /* name of the stack's only layer; NULL if layers are named layers.0, layers.1, ... */
     const char *only;
     InputSpec input;
@@ -94,17 +94,17 @@ typedef struct Stack {
 
 /* Registers the step counters of all layers. The spec must outlive the registry. */
 void stack_init(Stack *, Registry *, const StackSpec *);
-/* Registers the input. */
+/* Registers the stack's input. */
 void stack_add_input(Stack *, Registry *);
 /* Registers layers [first, first + n), which this rank holds. */
 void stack_add_layers(Stack *, Registry *, int64_t first, int64_t n);
 void stack_add_final_norm(Stack *, Registry *);
-/* Runs layers [first, first + n), and returns their output, which goes to another stage (tape_output_to). The feed must
- * exist until the tape ends. */
+/* Runs layers [first, first + n), and returns their output. The output is sent to another stage
+ * (tape_output_to). The feed must exist until the tape ends. */
 Tensor *stack_output(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
-/* Like stack_output, for the last layers, followed by the final norm if the stack has one. */
+/* Runs the stack's last layers as stack_output does, and applies the final norm if the stack has one. */
 Tensor *stack_end(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
-/* Returns how many tensors the branches before branch k of this layer keep in the cache (BranchOps.caches). Unless
- * `out` is NULL, it receives the specs of these tensors. */
+/* Returns how many tensors the branches before branch k of this layer keep in the cache (BranchOps.caches).
+ * If `out` is not NULL, the specs of these tensors are written to `out`. */
 int stack_caches(const StackSpec *, const Layout *, int64_t layer, int k, CacheSpec *out);
 double stack_flops(const StackSpec *); /* as in BranchOps.flops */

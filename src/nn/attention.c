@@ -35,8 +35,8 @@ Param *attention_offset_new(Registry *r, const AttentionSpec *s, const char *nam
                         });
 }
 
-/* Returns the relative position bias. The stack's first layer on this rank registers it, and later layers look it
- * up. */
+/* Returns the relative position bias. The stack's first layer on this rank registers the bias, and later
+ * layers look it up. */
 static Param *relative_of(Registry *r, const AttentionSpec *s) {
     Param *shared = registry_find(r, s->relative.name);
     if (shared) return shared;
@@ -144,8 +144,8 @@ static int64_t first_head(const Tape *t, const AttentionSpec *p) {
     return tp > 1 ? tape_group(t, 1 << AXIS_TP).rank * p->heads / tp : 0;
 }
 
-/* With more tensor-parallel ranks than groups, each rank computes only a part of a group. The ranks therefore gather
- * qkv, and each rank selects its query heads and the key and value of their group (Megatron-LM
+/* With more tensor-parallel ranks than groups, each rank computes only a part of a group. The ranks therefore
+ * gather qkv, and each rank selects its query heads and their group's key and value (Megatron-LM
  * core/transformer/attention.py, num_query_groups < world_size). */
 static AttentionInputs share_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
     const int64_t d = p->head_dim, r = p->heads / p->groups, mine = p->heads / tape_axis(t, AXIS_TP);
@@ -189,7 +189,7 @@ static AttentionInputs split(Tape *t, const Attention *a, Tensor *qkv) {
     return x;
 }
 
-/* Returns whether queries, and the keys next to them, are heads in the memory of qkv. */
+/* Returns whether queries and keys are adjacent heads in the memory of qkv. */
 static bool are_together(const Tape *t, const AttentionSpec *p) {
     return !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP);
 }
@@ -304,8 +304,8 @@ static bool rotates_into_pages(const Tape *t, const Core *c) {
     return c->cache && stay_in_place(t, p) && p->rope.dim && !p->temperature.dim && !c->attention->relative;
 }
 
-/* Stores the tokens' keys and values, then computes attention to the keys and values of the tokens' requests. If
- * `rotates`, x->q is the rows of qkv, which are not rotated yet. */
+/* Stores the tokens' keys and values, then computes attention to the keys and values of the tokens' requests.
+ * If `rotates` is true, x->q contains the rows of qkv before the rotation. */
 static Tensor *attend_to_pages(Tape *t, const Core *c, const AttentionInputs *x, AttentionAttr attr,
                                bool rotates) {
     const Pages *pages = &c->feed->cache->positions;
@@ -341,7 +341,7 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     x.first_key = c->feed->document_start;
     x.lengths = c->feed->lengths;
     x.max = c->attention->max;
-    /* otherwise, attention itself waits for other ranks */
+    /* with context parallelism, attention itself waits for other ranks */
     if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t);
     return attention_flat_heads(t, op_context_attention(t, &x, attr, p->context, p->unfused));
 }

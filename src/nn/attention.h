@@ -18,12 +18,12 @@ typedef enum AttentionSink {
     SINK_LEARNED /* exp of a learned parameter, one per query head */
 } AttentionSink;
 
-/* T5's relative position bias: each distance bucket has a bias that is added to the scores. All layers in a stack share
- * it. */
+/* T5's relative position bias: each distance bucket has a bias that is added to the scores. All layers in a
+ * stack share the biases. */
 typedef struct RelativeSpec {
     const char *name; /* name of the bias parameter; NULL if there is no bias */
     int64_t buckets, max_distance;
-    bool bidirectional; /* whether keys after the query have buckets by distance, instead of one bucket */
+    bool bidirectional; /* whether keys after the query have several buckets by distance, not one */
     double init_std;
 } RelativeSpec;
 

@@ -7,8 +7,8 @@ const char *const BERT_HEADS[] = {
     "lm_head.", "output_layer.", "pooler.", "binary_head.", "classification_head.", "multichoice_head.",
     NULL};
 
-/* Registers the head's parameters. A tied output layer registers the word table (on the last pipeline stage, a copy)
- * before the other parameters. */
+/* Registers the head's parameters. If the output layer is tied, registers the word table (on the last
+ * pipeline stage, a copy) before the other parameters. */
 static void bert_head_init(void *self, Registry *r, const void *spec) {
     BertHead *m = self;
     const BertHeadSpec *s = spec;

@@ -18,8 +18,8 @@ Param *embedding_words(Registry *r, const EmbeddingSpec *s) {
                                       .flags = PARAM_EMBEDDING});
 }
 
-/* Registers a table that is replicated on all tensor-parallel ranks. As in Megatron-LM, --decoupled-lr does not apply
- * to it. */
+/* Registers a table that is replicated on all tensor-parallel ranks. As in Megatron-LM, --decoupled-lr does
+ * not apply to the table. */
 static Param *table(Registry *r, const EmbeddingSpec *s, const char *name, int64_t rows) {
     return param_share(r, (ParamSpec){.name = name,
                                       .ndim = 2,

@@ -16,7 +16,7 @@ typedef struct EmbeddingSpec {
     double scale;      /* factor by which the sum of the embeddings is scaled */
     const char *dropout_site;
     bool rounded;  /* whether the multiplier is rounded to the activations' type */
-    bool detached; /* whether the tables get no gradient */
+    bool detached; /* true if the tables get no gradient */
 } EmbeddingSpec;
 
 typedef struct Embedding {

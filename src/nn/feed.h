@@ -13,7 +13,7 @@ enum { MODEL_LOSSES = 16 }; /* maximum number of losses and counts in a model */
 typedef struct Cache {
     Tensor *pool; /* [rows,1,g,r,d] */
     int n;
-    /* [rows,1,1,1,h]: the pool that contains the stack's outputs, which the next stack reads; NULL if there is none */
+    /* [rows,1,1,1,h]: the pool of the stack's outputs for the next stack; NULL if there is none */
     Tensor *output;
     void *block; /* memory for all pools */
     size_t bytes;
@@ -37,25 +37,26 @@ typedef struct Feed {
     Tensor *dloss[MODEL_LOSSES];
     /* [s, b, h]: the output of the previous stack, such as an encoder; NULL if there is none */
     Tensor *encoded;
-    /* NULL in training. Otherwise the batch is one stream of tokens from several requests, and branches store rows for
-     * these tokens. A forward pass with encoder_tokens stores rows for the encoder's positions, which later forward
-     * passes read. */
+    /* NULL in training. In generation, the batch is one stream of tokens from several requests, and branches
+     * store rows for these tokens. A forward pass with encoder_tokens stores rows for the encoder's
+     * positions. Later forward passes read these rows. */
     Cache *cache;
     Tensor *chosen; /* I64 [n]: the stream positions whose logits are needed; NULL means all positions */
-    bool releases;  /* whether no backward pass follows (generation), so that layers free their activations */
+    bool releases;  /* true in generation: no backward pass follows, so layers free their activations */
 } Feed;
 
 /* A field in a microbatch, and the name under which part of a model reads it. */
 typedef struct FeedField {
     FieldId name, field;
-    int64_t column; /* which value to read, if the field has several values per element */
+    int64_t column; /* index of the value to read, if the field has several values per element */
 } FeedField;
 
 /* Returns a copy of the feed with only these fields, under the names by which they are read, or with all
  * fields if n is 0. */
 Feed *feed_fields(Tape *, const Feed *, const FeedField *, int n);
 
-/* Copies a batch's fields, which must all be integers, to feed_bytes(batch) bytes of host memory. The feed's tensors
- * are then in the device memory `field`, to which the caller copies these bytes. */
+/* Copies a batch's fields, which must all be integers, to feed_bytes(batch) bytes of host memory. The feed
+ * then points to the tensors `field`, whose data is at `memory` on the device. The caller must copy the bytes
+ * there. */
 size_t feed_bytes(const Batch *);
 void feed_write(Feed *, Tensor field[FIELDS], const Batch *, char *memory, char *host);

@@ -10,7 +10,7 @@ typedef struct LossSpec {
     const char *name;   /* the name that Megatron-LM uses */
     FieldExtent extent; /* POSITIONS: one value per token, [b, s]; SAMPLES: one value per sample, [b, 1] */
     int weights;        /* the field that contains the weight of each value; FIELDS if all weights are 1 */
-    int64_t column;     /* which value to read in each element of that field */
+    int64_t column;     /* index of the value to read in each element of the field `weights` */
     /* With SAMPLES: the number of choices per question. A question's choices are consecutive samples that share one
      * loss, [b / choices, 1], with the weight of the first sample. 0 means that each sample has its own loss. */
     int64_t choices;
@@ -46,7 +46,8 @@ typedef struct HeadSpec {
     const HeadOps *ops;
     const void *spec;
     int stack; /* the stack whose output the head reads */
-    /* [n_fields]: the fields that the head reads; if n_fields is 0, it reads all fields under their own names */
+    /* [n_fields]: the fields that the head reads; if n_fields is 0, the head reads all fields under their own
+     * names */
     const FeedField *fields;
     int n_fields;
     int64_t outputs, width; /* number of logits per row, without and with padding */

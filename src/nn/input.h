@@ -8,8 +8,8 @@
 
 typedef struct InputOps {
     size_t size; /* size of the input's module in bytes */
-    /* Registers parameters. The inputs of several stacks may share them. `self` and `spec` must outlive the
-     * registry and must not move. */
+    /* Registers parameters. The inputs of several stacks may share parameters. `self` and `spec` must outlive
+     * the registry and must not move. */
     void (*init)(void *self, Registry *, const void *spec);
     /* Returns [s, b, h]. Over tensor-parallel ranks, the result is V along the sequence with sequence parallelism,
      * and otherwise I. */

@@ -1,5 +1,5 @@
-/* A linear layer y = x W^T + b. As in Megatron-LM core/tensor_parallel/layers.py, the dimension along which the weight
- * is split makes the layer column-parallel or row-parallel. */
+/* A linear layer y = x W^T + b. As in Megatron-LM core/tensor_parallel/layers.py, the dimension along which
+ * the weight is split determines whether the layer is column-parallel or row-parallel. */
 #pragma once
 
 #include "ops/activation.h"

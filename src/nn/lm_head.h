@@ -10,12 +10,12 @@ typedef struct LmHeadSpec {
     const EmbeddingSpec *words; /* the output layer shares these word embeddings; NULL if not tied */
     double init_std;            /* only for an untied output layer */
     bool chunked;               /* whether to compute logits in chunks (--cross-entropy-fusion-impl linear) */
-    bool shared;                /* whether other parts of the model also read the input */
-    int64_t chunk;              /* number of tokens per chunk; if 0, a chunk's memory use determines it */
+    bool shared;                /* whether other parts of the model also read the head's input */
+    int64_t chunk;              /* number of tokens per chunk; 0 derives it from a chunk's memory use */
     double scaling;             /* divisor of the logits */
     bool bias;                  /* whether the output layer has a bias; not supported with `chunked` */
     bool counts;                /* whether training counts the labels that have the largest logits */
-    bool detached;              /* whether the output layer gets no gradient */
+    bool detached;              /* true if the output layer gets no gradient */
     double softcap;             /* softcap for the divided logits (ops/softcap.h); 0 if there is none */
 } LmHeadSpec;
 

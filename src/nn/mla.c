@@ -72,7 +72,7 @@ static void mla_init(void *self, Registry *r, const char *name, const void *spec
     if (a->qk_norm)
         m->kv_norm = norm_new(r, arena_printf(r->arena, "%s.kv_layernorm", name), s->kv_rank, a->norm);
     AttentionSpec up = *a;
-    if (s->caches_latents) up.quant.weights = F64; /* absorbed() multiplies its parts */
+    if (s->caches_latents) up.quant.weights = F64; /* absorbed() multiplies parts of this weight */
     m->kv = mla_linear(r, &up, name, "kv_up_proj", (Size){kv, s->kv_rank, 0, std});
     if (a->sink == SINK_LEARNED) m->softmax_offset = attention_offset_new(r, a, name);
     clip_init(m, r);
@@ -176,7 +176,7 @@ static Tensor *head_weights(Tape *t, const Mla *m, int64_t g, int64_t first, int
     return part;
 }
 
-/* Returns columns of x as the heads of one group, which share keys and values. */
+/* Returns columns of x as the heads of one group. The heads of a group share keys and values. */
 static Tensor *one_group(Tape *t, Tensor *x, int64_t g, int64_t first, int64_t n) {
     const int64_t width = tensor_width(x) / g;
     return tape_view(t, x, first, 5, (int64_t[]){x->dim[0], x->dim[1], 1, g, n},
@@ -191,9 +191,9 @@ static Tensor *pool_columns(Tape *t, const Tensor *pool, int64_t n) {
     return part;
 }
 
-/* Computes the same result as from_latents, but without computing keys and values. A key is W_k l, so its product with
- * q equals the product of the latent l and W_k^T q. A weighted sum of values is W_v times the weighted sum of latents.
- * Each row of the pool contains a latent and its rotated part. */
+/* Computes the same result as from_latents, but without computing keys and values. A key is W_k l, so its
+ * product with q equals the product of the latent l and W_k^T q. A weighted sum of values is W_v times the
+ * weighted sum of latents. Each row of the pool contains a latent and the keys' rotated part. */
 static Tensor *absorbed(Tape *t, const Core *c, Tensor *x_sbh) {
     const Mla *m = c->module;
     const MlaSpec *s = m->spec;
@@ -211,7 +211,8 @@ static Tensor *absorbed(Tape *t, const Core *c, Tensor *x_sbh) {
     return attention_flat_heads(t, values);
 }
 
-/* Returns the keys' shared part at all positions, which the heads on every tensor-parallel rank need. */
+/* Returns the keys' shared part at all positions. The heads on every tensor-parallel rank need all
+ * positions. */
 static Tensor *shared_key(Tape *t, Tensor *x_sb11p) {
     if (layout_is_sequence_parallel(tape_context(t)->layout)) x_sb11p = op_contiguous(t, x_sb11p);
     return op_redistribute(t, x_sb11p, AXIS_TP, SPMD_R, 0);

@@ -107,13 +107,14 @@ static GroupedBias biases(const Param *p, Tensor *scale) {
     return (GroupedBias){p ? (Tensor *)&p->value : NULL, scale};
 }
 
-/* Returns the experts' outputs for rows that are grouped by expert. `offset` contains the first row of each expert.
- * By default, the input and the bias of the second GEMM are multiplied by the probabilities. This is equivalent to
- * multiplying the GEMM's output, because the GEMM is linear. */
+/* Returns the experts' outputs for rows that are grouped by expert. `offset` contains the first row of each
+ * expert. By default, the input and the bias of the second GEMM are multiplied by the probabilities.
+ * Multiplying the GEMM's output instead would be equivalent, because the GEMM is linear. */
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
     if (m->spec->probs_on_input) {
         rows_r1h = op_scale_rows(t, rows_r1h, probs_r11, false);
-        /* Ranks may hold partial sums of this gradient, which must not be rounded before they are added. */
+        /* Ranks may hold partial sums of this gradient. Partial sums must not be rounded before they are
+         * added. */
         tape_grad_off_grid(rows_r1h);
     }
     Tensor *h = op_grouped_linear(t, rows_r1h, &m->fc1->value, biases(m->fc1_bias, NULL), offset),
@@ -123,8 +124,8 @@ static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *
     return op_grouped_linear(t, h, &m->fc2->value, biases(m->fc2_bias, scale), offset);
 }
 
-/* Like experts_forward, for expert-tensor-parallel ranks that have different rows. Each rank gathers all rows, groups
- * them by expert and multiplies them by its part of the weights. */
+/* Does the same as experts_forward if expert-tensor-parallel ranks have different rows. Each rank gathers all
+ * rows, groups them by expert and multiplies them by its part of the weights. */
 static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *probs, const Dispatch *sort) {
     rows = op_permute(t, op_redistribute(t, rows, AXIS_ETP, SPMD_R, 0), sort);
     probs = op_permute(t, op_redistribute(t, probs, AXIS_ETP, SPMD_R, 0), sort);
@@ -146,9 +147,9 @@ static Tensor *shared_output(Tape *t, const Moe *m, Tensor *x, Activated hidden)
     return m->shared_gate ? op_scale_rows(t, y, op_gate_logits(t, x, &m->shared_gate->value, NULL), true) : y;
 }
 
-/* An all-to-all sends the rows to their experts' ranks while the shared expert's first GEMM runs. A second all-to-all
- * returns the experts' outputs while the shared expert's second GEMM runs. Each token's outputs are then summed.
- * Without `shares`, the shared expert is omitted. */
+/* An all-to-all sends the rows to their experts' ranks while the shared expert's first GEMM runs. A second
+ * all-to-all returns the experts' outputs while the shared expert's second GEMM runs. Finally, each token's
+ * outputs are summed. If `shares` is false, the shared expert is omitted. */
 static Tensor *by_all_to_all(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a,
                              bool shares) {
     const Dispatch d = op_dispatch(t, r, m->spec->router.experts, (DispatchAttr){0});
@@ -170,8 +171,8 @@ static Tensor *gather(Tape *t, Tensor *x) {
     return op_redistribute(t, op_to_expert_view(t, x), AXIS_EP, SPMD_R, 0);
 }
 
-/* Each expert-parallel rank gathers all tokens, and computes its experts' outputs. A reduce-scatter sums all ranks'
- * outputs. */
+/* Each expert-parallel rank gathers all tokens, and computes the outputs of its experts. A reduce-scatter
+ * sums all ranks' outputs. */
 static Tensor *by_all_gather(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a) {
     const bool alone = tape_axis(t, AXIS_ETP) == 1;
     const Routing all = {gather(t, r->probs), gather(t, r->expert)};
@@ -199,9 +200,9 @@ static Tensor *on_one_rank(Tape *t, const Moe *m, Tensor *x, Routing *r, Dispatc
     return widened(t, m, op_unpermute(t, y, &d));
 }
 
-/* During generation, ranks have different numbers of tokens, which only the all-to-all supports. Tensor-parallel ranks
- * have the same tokens; the number of tokens is a multiple of the number of these ranks, and each rank routes an equal
- * part. */
+/* During generation, ranks can have different numbers of tokens. Only the all-to-all supports this case.
+ * Tensor-parallel ranks have the same tokens; the number of tokens is a multiple of the number of these
+ * ranks, and each rank routes an equal part. */
 static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x) {
     (void)cache;
     const Moe *m = self;

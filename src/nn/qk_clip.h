@@ -1,7 +1,7 @@
-/* QK clip (Kimi K2, 2025). The method follows Megatron-LM's core/optimizer/qk_clip.py, and clip_qk in attention.py. If
- * a head's largest score in a step exceeds the threshold, its query and key rows are multiplied by powers of threshold
- * / score after the update. The query heads in a group share one key, so they are all clipped by the group's
- * largest score. */
+/* QK clip (Kimi K2, 2025). The method follows Megatron-LM's core/optimizer/qk_clip.py, and clip_qk in
+ * attention.py. If a head's largest score in a step exceeds the threshold, its query and key rows are
+ * multiplied by powers of threshold / score after the update. The query heads in a group share one key, so
+ * the group's largest score determines the factors for all of them. */
 #pragma once
 
 #include "param/param.h"
@@ -31,5 +31,5 @@ typedef struct QkClip {
     QkClipRows part[QK_CLIP_PARTS];
 } QkClip;
 
-/* Registers a clip, which must outlive the registry. */
+/* Registers a QkClip. The QkClip must outlive the registry. */
 void qk_clip_add(Registry *, QkClip *);

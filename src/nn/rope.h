@@ -4,13 +4,14 @@
  *   inv_freq_i = base^(-2i/dim),  dim = head_dim * percent
  *
  * Positions are divided by the interpolation factor. Llama-3 scaling divides frequencies by `factor` if their
- * wavelength is above original/low, keeps them if it is below original/high, and blends in between. YaRN (Peng et al.,
- * 2023; yarn_rotary_pos_embedding.py) divides the frequencies of channels that rotate fewer than `slow` times over the
- * original context length. YaRN keeps the frequencies of channels that rotate more than `fast` times, and blends
- * linearly in between.
+ * wavelength is above original/low, keeps frequencies whose wavelength is below original/high, and blends in
+ * between. YaRN (Peng et al., 2023; yarn_rotary_pos_embedding.py) divides the frequencies of channels that
+ * rotate fewer than `slow` times over the original context length. YaRN keeps the frequencies of channels
+ * that rotate more than `fast` times, and blends linearly in between.
  *
- * Instead of a rotation, a table can contain temperatures, which multiply queries (transformers, models/llama4 and
- * models/ministral3): the cosines of position p are 1 + scale ln(1 + floor((p + first) / floor)), and the sines are
+ * Instead of a rotation, a table can contain temperatures by which queries are multiplied (transformers,
+ * models/llama4 and models/ministral3): the cosines of position p are 1 + scale ln(1 + floor((p + first) /
+ * floor)), and the sines are
  * 0. */
 #pragma once
 

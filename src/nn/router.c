@@ -6,10 +6,10 @@
 #include "ops/gather_tokens.h"
 #include "tape/tape_ops.h"
 
-/* Returns some of the router's counters, which have three parts. The first part counts the tokens that chose each
- * expert (for the bias). The second part counts the tokens that would choose each expert by scores alone (for the
- * global loss). The third part contains the loss sums. Quantile balancing stores its sums in the first experts + 1
- * counters. */
+/* Returns n of the router's counters, starting at counter `first`. The counters have three parts. The first
+ * part counts the tokens that are routed to each expert (for the bias). The second part counts the tokens
+ * that would be routed to each expert by scores alone (for the global loss). The third part contains the loss
+ * sums. Quantile balancing stores its sums in the first experts + 1 counters. */
 static Tensor counter(const Router *r, int64_t first, int64_t n) {
     return tensor_make((double *)r->counters->data + first, F64, 2, (int64_t[]){1, n});
 }
@@ -98,7 +98,8 @@ static void balance(Tape *t, const Router *r, Tensor *logits, const Routing *rou
         count.flags = TENSOR_ACCUM;
         op_expert_count(t, routing, &count);
     }
-    /* Balancing losses depend on which experts would be chosen by scores alone, without the bias and the groups. */
+    /* Balancing losses depend on which experts would be selected by scores alone, without the bias and the
+     * groups. */
     const bool alone = !s->bias && s->route.groups <= 1;
     Routing plain = *routing;
     for (int i = 0; i < ROUTER_LOSSES; i++) {

@@ -20,10 +20,10 @@ typedef struct RouterSpec {
     bool linear_bias;    /* whether the logits have a trained bias */
     bool bias;           /* whether a bias is added to the scores, but only to choose the experts */
     bool quantile;       /* whether a bias computed from quantiles is added to the logits */
-    double ema;          /* weight of the old bias when quantiles update it */
+    double ema;          /* weight of the old bias when the bias is updated from quantiles */
     bool sinkhorn;       /* whether Sinkhorn-balanced scores determine the experts in training */
     double jitter;       /* 0 means no jitter */
-    RandomLogits random; /* how the choice of experts is randomized, for benchmarks */
+    RandomLogits random; /* how the routing is randomized, for benchmarks */
     double random_std;
     double bias_rate;                 /* how much the bias changes per step */
     double loss_coeff[ROUTER_LOSSES]; /* 0 means that the loss is off */

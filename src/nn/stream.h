@@ -1,5 +1,5 @@
-/* The residual stream. The last addition to the stream is delayed, so that the next norm's kernel can also compute
- * it. */
+/* The residual stream. The last addition to the stream is delayed, so that the next norm's kernel can also
+ * compute this addition. */
 #pragma once
 
 #include "nn/norm.h"

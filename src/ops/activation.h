@@ -4,15 +4,16 @@
 #include "kernels/attr.h"
 #include "tape/tape.h"
 
-/* Applies the activation to each element of contiguous x [...,f]. The result has the same shape. A gated activation
- * maps [..., gate | up] to [..., f/2]. Only SwiGLU and quick GeGLU can have limits and an offset. */
+/* Applies the activation to each element of contiguous x [...,f]. The result has the shape of x. A gated
+ * activation maps [..., gate | up] to [..., f/2]. Only SwiGLU and quick GeGLU can have limits and an
+ * offset. */
 Tensor *op_activation(Tape *, Tensor *x, ActivationAttr);
 /* An activation that a linear layer's kernel has computed together with its GEMM. Only one op may read the activation,
  * and this op also records it. */
 typedef struct Activated {
     /* act is the activation of pre; if pre is NULL, the activation is already on the tape */
     Tensor *act, *pre;
-    Activation kind; /* without a gate, unless pre is NULL */
+    Activation kind; /* a kind without a gate, unless pre is NULL */
 } Activated;
 
 /* Records that y [..., f] is the activation of x. If `through_reader`, the backward pass of the op that reads y

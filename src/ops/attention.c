@@ -39,7 +39,7 @@ void attention_add_sinks(Tape *t, const Call *c) {
               (Call){.in = {y, lse, c->in[SINK]}, .out = {y, lse}, .attr = c->attr});
 }
 
-/* If the backward pass recomputes a block, it does not measure the scores again. */
+/* If the backward pass recomputes a block, the scores are not measured again. */
 static void measure_scores(Tape *t, const Call *c) {
     Tensor *const *in = c->in;
     if (!in[MAX] || !tape_is_recording(t)) return;

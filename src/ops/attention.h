@@ -15,9 +15,9 @@ typedef struct AttentionInputs {
     Tensor *first_key;
     /* I64 [b]: number of keys before the padding; NULL if there is no padding */
     Tensor *lengths;
-    /* [h]: for each head, the logit of an additional key to which all queries attend. The value of this key is 0, and
-     * it has no dropout. The heads of q begin at element attr.first_local. The sinks are a parameter or a tensor
-     * without a gradient (Megatron-LM --softmax-type); NULL if there are none. */
+    /* [h]: for each head, the logit of an additional key to which all queries attend. The value of this key
+     * is 0, and dropout does not apply to it. The heads of q begin at element attr.first_local. The sinks are
+     * a parameter or a tensor without a gradient (Megatron-LM --softmax-type); NULL if there are none. */
     Tensor *sink;
     /* [buckets,h]: a bias that is added to each score; the heads are those of `sink`. A score's bucket depends on the
      * key's position relative to the query's (kernels/relative_buckets.h). The bias is a parameter, or NULL if there is
@@ -28,8 +28,9 @@ typedef struct AttentionInputs {
     Tensor *max;
 } AttentionInputs;
 
-/* Returns [s,b,g,r,e]. AttentionAttr defines which keys a query attends to. The result is 0 for a query that attends
- * to no key. If `unfused`, all probabilities are stored. This method is slow, and serves as a reference. */
+/* Returns [s,b,g,r,e]. AttentionAttr defines which keys a query attends to. The result is 0 for a query that
+ * attends to no key. If `unfused`, all probabilities are stored. The unfused method is slow, and serves as a
+ * reference. */
 Tensor *op_attention(Tape *, const AttentionInputs *, AttentionAttr, bool unfused);
 
 /* ---- for ops that contain attention ---- In the `call` of a node, `in` contains the inputs (attention_call), and

@@ -24,7 +24,8 @@ static void check_rows(const Tensor *x, int dim, int64_t rows) {
           (long long)x->dim[dim], (long long)rows);
 }
 
-/* Returns this rank's block. Sets *blocks to the group of ranks that have the same index in their blocks. */
+/* Returns this rank's block. Sets *blocks to the group of ranks that have the same index within their
+ * blocks. */
 static Group block_of(const Tape *t, ContextPlan plan, Group *blocks) {
     const Group cp = tape_group(t, 1 << AXIS_CP);
     *blocks = group_outer(&cp, plan.exchange);

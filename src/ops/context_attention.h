@@ -1,5 +1,6 @@
-/* Attention over context-parallel ranks, each of which holds a zigzag slice of the sequence (base/zigzag.h). It
- * corresponds to Megatron-LM's --cp-comm-type and Transformer Engine's attention with context parallelism. */
+/* Attention over context-parallel ranks, each of which holds a zigzag slice of the sequence (base/zigzag.h).
+ * This attention corresponds to Megatron-LM's --cp-comm-type and Transformer Engine's attention with context
+ * parallelism. */
 #pragma once
 
 #include "ops/attention.h"
@@ -19,9 +20,9 @@ typedef struct ContextPlan {
  *   first_key: positions among all keys, V over CP like the queries
  *   lengths, sink, bias: R over CP
  *
- * The op sets attr.query and attr.key. The caller sets attr.first_head for q. For an exchange over n ranks, either g
- * must be a multiple of n, or n must be a multiple of g and r a multiple of n / g. A ring requires the fused kernel. On
- * one rank, the op equals op_attention. */
+ * The op sets attr.query and attr.key. The caller sets attr.first_head for q. For an exchange over n ranks,
+ * either g must be a multiple of n, or n must be a multiple of g and r a multiple of n / g. A ring requires
+ * the fused kernel. On one rank, the op gives the same result as op_attention. */
 Tensor *op_context_attention(Tape *, const AttentionInputs *, AttentionAttr, ContextPlan, bool unfused);
 /* Exchanges queries, keys and values in one operation instead of three, before op_context_attention. qkv [s,b,w]
  * consists of g groups of heads, each with queries, a key and a value. The op changes qkv to [n*s,b,g/n,w/(g*d),d].
@@ -39,8 +40,9 @@ typedef struct RingStep {
     AttentionAttr attr;
     int64_t query, queries, key, keys;
 } RingStep;
-/* Returns the step for zigzag slices of queries and keys, attr.query and attr.key. If queries attend to keys only
- * inside one rectangle of chunks, with a causal or empty mask, the step covers only this rectangle. The step's
- * attributes then have no slices, so that fused kernels can be used. Otherwise, or if more than the mask depends on
- * positions (`by_position`), the step covers all rows with unchanged attributes. */
+/* Returns the step for zigzag slices of queries (attr.query) and keys (attr.key). If queries attend to keys
+ * only inside one rectangle of chunks, with a causal or empty mask, the step covers only this rectangle. The
+ * step's attributes then have no slices, so that fused kernels can be used. If there is no such rectangle, or
+ * if more than the mask depends on positions (`by_position`), the step covers all rows with unchanged
+ * attributes. */
 RingStep context_ring_step(const AttentionAttr *, bool by_position);

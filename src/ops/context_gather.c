@@ -14,7 +14,7 @@ typedef struct GatherAttr {
     bool unfused;
 } GatherAttr;
 
-/* Returns a tensor with room for all rows. x contains this rank's rows. */
+/* Returns a tensor with room for all ranks' rows. x contains this rank's rows. */
 static Tensor *whole(Tape *t, const Tensor *x, int ranks, DType dtype, Spmd cp) {
     Tensor *y =
         tape_scratch(t, dtype, 5, (int64_t[]){ranks * x->dim[0], x->dim[1], x->dim[2], x->dim[3], x->dim[4]});

@@ -162,8 +162,8 @@ static Result result_new(Tape *t, const Call *c, DType dtype) {
     return (Result){partial(t, c->out[0], dtype), partial(t, c->out[1], (DType)c->out[1]->dtype)};
 }
 
-/* Computes attention to the held keys, without the sinks. `part` is memory for the result, which is merged into `sum`
- * if `merge` is true, and copied to it otherwise. */
+/* Computes attention to the held keys, without the sinks. `part` is memory for the result. The result is
+ * merged into `sum` if `merge` is true, and copied to `sum` otherwise. */
 static void attend(Tape *t, const Call *c, const RingStep *s, const Tensor *held, Result part, Result sum,
                    bool merge) {
     Tensor q = queries_of(c->in[0], s), k = keys_of(pair_keys(held, c), s),
@@ -204,8 +204,8 @@ static void forward(Tape *t, const Call *c) {
 
 /* ---- backward ---- */
 
-/* Memory for the gradients of a step's rows: dq, and dk and dv together in `pair`. dbias is summed over the steps; it
- * is NULL if not needed. */
+/* Memory for the gradients of a step's rows: dq, and dk and dv together in `pair`. dbias is summed over the
+ * steps, and is NULL if it is not needed. */
 typedef struct Parts {
     Tensor *dq, *pair, *dbias;
 } Parts;
@@ -237,7 +237,8 @@ static void step_gradients(Tape *t, const Call *c, const RingStep *s, Tensor *dy
     tape_drop_unless(t, lse, c->out[1]);
 }
 
-/* Adds the step's part to the sum. Copies the first part instead, and zeroes the rows that it does not cover. */
+/* Adds the step's part to the sum. If the part is the first, copies the part instead, and zeroes the rows
+ * that the part does not cover. */
 static void add_queries(Tape *t, const RingStep *s, const Parts *parts, Tensor *sum, bool first) {
     const bool whole = s->queries == sum->dim[0];
     if (first && !whole) fill(t, sum, 0);

@@ -1,4 +1,5 @@
-/* The backward pass of op_permute is op_unpermute, and vice versa. It overwrites dx and dp, or adds to them. */
+/* The backward pass of op_permute is op_unpermute, and vice versa. The backward passes overwrite dx and dp,
+ * or add to them. */
 #include "ops/dispatch.h"
 
 #include "base/fault.h"

@@ -3,7 +3,8 @@
 
 #include "ops/router.h"
 
-/* Where each copy of a token goes. kernels/ops.def defines the fields. Copies whose row is -1 are dropped. */
+/* The destinations of all copies of tokens. kernels/ops.def defines the fields. Copies whose row is -1 are
+ * dropped. */
 typedef struct Dispatch {
     Tensor *row;     /* I64 [s,b,k] */
     Tensor *copy;    /* I64 [r] */

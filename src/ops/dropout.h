@@ -3,9 +3,9 @@
 
 #include "tape/tape.h"
 
-/* Applies dropout to x_sbh [s,b,h]. Returns x itself if the rate is 0, or if the run is not training. The random
- * numbers depend only on the run's seed, `site` (a hash of the layer's and the op's name) and the element's global
- * index. */
+/* Applies dropout to x_sbh [s,b,h]. Returns x itself if the rate is 0, or in an evaluation. The random
+ * numbers depend only on the run's seed, `site` (a hash of the layer's and the op's name) and the element's
+ * global index. */
 Tensor *op_dropout(Tape *, Tensor *x_sbh, double rate, uint64_t site);
 /* Like op_dropout, for x [1,b,h], which has one vector per sample. All ranks that share a sequence have the same
  * x. */

@@ -42,9 +42,10 @@ Tensor *op_to_dense_view(Tape *t, Tensor *x) { return cross(t, &OPS[OP_to_dense_
 
 /* ---- all-to-all ---- */
 
-/* An all-to-all of rows, and later of their gradients. Two tape nodes share an Exchange. The first node starts the
- * all-to-all in the forward pass, and finishes the gradients' all-to-all in the backward pass. The second node finishes
- * the former, and starts the latter. The tape's observers are not called for the first node. */
+/* An all-to-all of rows, and later of their gradients. Two tape nodes share an Exchange. The first node
+ * starts the all-to-all in the forward pass, and finishes the gradients' all-to-all in the backward pass. The
+ * second node finishes the rows' all-to-all in the forward pass, and starts the gradients' in the backward
+ * pass. The tape's observers are not called for the first node. */
 struct Exchange {
     const OpDef *op;
     Group group;

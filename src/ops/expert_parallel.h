@@ -1,16 +1,17 @@
 /* Moves token rows to the ranks that hold their experts, and back. Source: Megatron-LM
  * core/transformer/moe/token_dispatcher.py.
  *
- * The mesh has two views of the same ranks (comm/mesh.h). Outside an MoE layer, tensors have types on the dense axes
- * and are I on the expert axes. Inside the layer, they have types on the expert axes and are I on the dense axes. If
- * each rank has different tokens, x is V on all axes of either view, so a change of view moves no data. Only the ops in
- * this file change the view, and they reject partial sums. Other ops reject a tensor that is in the wrong view. */
+ * The mesh has two views of the same ranks (comm/mesh.h). Outside an MoE layer, tensors have types on the
+ * dense axes and are I on the expert axes. Inside the layer, tensors have types on the expert axes and are I
+ * on the dense axes. If each rank has different tokens, x is V on all axes of either view, so a change of
+ * view moves no data. Only the ops in this file change the view, and they reject partial sums. Other ops
+ * reject a tensor that is in the wrong view. */
 #pragma once
 
 #include "ops/dispatch.h"
 
-/* Both functions convert x from V on all axes of one view to V on all axes of the other view. The data does not change.
- * On one rank, both return x itself. */
+/* op_to_expert_view and op_to_dense_view convert x from V on all axes of one view to V on all axes of the
+ * other view. The data does not change. On one rank, they return x itself. */
 Tensor *op_to_expert_view(Tape *, Tensor *x);
 Tensor *op_to_dense_view(Tape *, Tensor *x);
 

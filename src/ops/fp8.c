@@ -27,7 +27,8 @@ static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x,
     return state;
 }
 
-/* Returns whether x's amax is added to the history. If a block is recomputed, only the second run adds it. */
+/* Returns whether x's amax is added to the history. If a block is recomputed, only the second run adds the
+ * amax. */
 static bool counts(const Tape *t, QuantRole role) { return role == QUANT_DY || tape_is_recording(t); }
 
 Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type, bool values) {

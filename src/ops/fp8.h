@@ -1,6 +1,7 @@
-/* Quantizes the operands of a linear layer's three GEMMs to FP8. The code follows Megatron-LM's core/fp8_utils.py with
- * Transformer Engine's recipes (pytorch/fp8.py FP8GlobalStateManager, common/recipe). GEMMs multiply the FP8 values q
- * if the device can. Otherwise they are emulated: they multiply q / scale in fp32.
+/* Quantizes the operands of a linear layer's three GEMMs to FP8. The code follows Megatron-LM's
+ * core/fp8_utils.py with Transformer Engine's recipes (pytorch/fp8.py FP8GlobalStateManager, common/recipe).
+ * GEMMs multiply the FP8 values q if the device supports this. Emulated GEMMs multiply q / scale in fp32
+ * instead.
  *
  *   delayed     a tensor's scale is computed from its amaxes in past steps, over all ranks in a stage. The
  *               window moves once per step, not once per microbatch (Transformer Engine: once per forward pass)
@@ -27,12 +28,13 @@ typedef struct QuantSpec {
     QuantFormat format;
     QuantRecipe recipe;
     int64_t margin, history;
-    bool most_recent, wgrad, emulated; /* emulated: whether GEMMs are emulated on any device */
-    bool fixed_order; /* whether sums must not depend on the batch, so that GEMMs are emulated */
-    /* whether to cast weights once per step instead of in every pass; this needs two more bytes per element */
+    bool most_recent, wgrad, emulated; /* emulated: GEMMs are emulated even if the device has FP8 GEMMs */
+    bool fixed_order; /* true if sums must not depend on the batch; GEMMs are then emulated */
+    /* true if weights are cast once per step instead of in every pass; this needs two more bytes per
+     * element */
     bool keep_weights;
     bool store_weights; /* whether trained weights are stored in FP8 (param/fp8_weights.h) */
-    DType weights;      /* I8 or F8E4M3: type of generation weights (param/quantized.h); F64: storage type */
+    DType weights;      /* in generation, I8 or F8E4M3 (param/quantized.h); F64: the storage type */
     /* whether the forward pass also casts x's transpose for the backward pass; false with blockwise scales */
     bool keep_inputs;
 } QuantSpec;
@@ -50,11 +52,11 @@ typedef struct Quantiser {
  * (param/state.h): at the end of a step, delayed scales are computed from the amaxes of all ranks in the pipeline
  * stage. With keep_weights, the weight is cast whenever parameters change, unless GEMMs are emulated. */
 const Quantiser *quantize_new(Registry *, const char *name, Param *weight, QuantSpec);
-/* Returns the reason why a layer's GEMMs, with x [rows, in] and w [out, in] on this rank, are emulated. The text can be
- * used as the end of a message. Returns NULL if they are not emulated. */
+/* Returns the reason why a layer's GEMMs, with x [rows, in] and w [out, in] on this rank, are emulated. The
+ * text can be used as the end of a message. Returns NULL if the GEMMs are not emulated. */
 const char *quantize_emulation(const Device *, QuantSpec, int64_t rows, int64_t in, int64_t out);
-/* Returns how many of the registry's layers have FP8 GEMMs. Sets *emulation to the reason why GEMMs over `tokens`
- * tokens are emulated, or to NULL if they are not. */
+/* Returns how many of the registry's layers have FP8 GEMMs. Sets *emulation to the reason why GEMMs over
+ * `tokens` tokens are emulated, or to NULL if these GEMMs are not emulated. */
 int64_t quantize_layers(const Registry *, int64_t tokens, const char **emulation);
 /* Returns the state [1 + history] that quantizes x in this forward pass, or in this node's backward pass. x is this
  * rank's part of an operand whose SPMD type is `type`. Returns NULL without a quantizer, and for blockwise scales. In a
@@ -79,16 +81,17 @@ typedef struct QuantValues {
  * operands. */
 typedef struct QuantWanted {
     unsigned sums;
-    /* the subset of `sums` that lives as long as x (tape_tensor); only for tensors with one scale */
+    /* the subset of `sums` whose operands live as long as x (tape_tensor); only for tensors with one scale */
     unsigned kept;
-    bool first; /* whether x has not yet been cast in this pass, so that its amax is added to the history */
+    bool first; /* true for the first cast of x in this pass; only this cast adds the amax to the history */
 } QuantWanted;
 /* Computes the requested operands. The caller must free the result with quantize_drop. */
 QuantValues quantize_values(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantWanted);
 void quantize_drop(Tape *, QuantValues *);
 
-/* c = a b^T + bias [n], and the activation of c. The bias and the activation may be NULL. c is overwritten or
- * accumulated. If `fast`, sums may be less precise than fp32, as in Transformer Engine's forward pass. */
+/* c = a b^T + bias [n], and the activation of c. The bias and the activation may be NULL. The result
+ * overwrites c or is added to it. If `fast`, sums may be less precise than fp32, as in Transformer Engine's
+ * forward pass. */
 typedef struct QuantGemm {
     QuantOperand a, b;
     Tensor *bias, *c, *act;

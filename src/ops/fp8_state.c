@@ -84,7 +84,7 @@ static size_t kept_parts(const Quantiser *q, const Param *w, size_t part[KEPT_PA
     return total;
 }
 
-/* Allocates the kept values. There are none if the GEMMs are emulated. */
+/* Allocates the kept values. No values are kept if the GEMMs are emulated. */
 static size_t fp8_prepare(void *self, const StateContext *c) {
     const Quantiser *q = self;
     const Param *w = q->weight;

@@ -1,5 +1,6 @@
-/* Gathers a microbatch's tokens, which are sharded over tensor- and context-parallel ranks. Two computations need all
- * tokens: dropping the tokens that exceed an expert's capacity, and load balancing. There is no gradient. */
+/* Gathers a microbatch's tokens, which are sharded over tensor- and context-parallel ranks. Two computations
+ * need all tokens: dropping the tokens that exceed an expert's capacity, and load balancing. The gathered
+ * tokens have no gradient. */
 #pragma once
 
 #include "tape/tape.h"

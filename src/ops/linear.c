@@ -12,7 +12,7 @@
 
 typedef struct LayerAttr {
     LinearGemm gemm;                 /* must be first, because the kernels read its LinearAttr */
-    bool gathers, reduces, sequence; /* over tensor-parallel ranks */
+    bool gathers, reduces, sequence; /* collectives over tensor-parallel ranks */
     Tensor *all_x;                   /* the gathered input if it is kept, otherwise NULL */
 } LayerAttr;
 
@@ -154,7 +154,7 @@ static void check_type(const Tensor *x, const char *which, Spmd want) {
 static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
     if (a->gemm.gathers_x) check_type(x, "input", SPMD_V);
     Tensor *all_x = gathered(t, x, a);
-    Tensor as_r = *all_x; /* I becomes R: the forward pass moves no data; the backward pass reduces */
+    Tensor as_r = *all_x; /* I becomes R: the forward pass moves no data; the backward pass reduces dx */
     if (a->gathers && spmd_on(as_r.spmd, AXIS_TP) == SPMD_I)
         as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
     const int64_t s = all_x->dim[0] / (a->reduces && a->sequence ? tape_axis(t, AXIS_TP) : 1);

@@ -23,17 +23,17 @@ typedef struct Quantiser Quantiser; /* defined in ops/fp8.h */
 typedef struct LinearLayer {
     Tensor *w_oi, *bias_o;      /* [o,i], and [o] or NULL if there is no bias */
     unsigned flags;             /* a mask of LinearFlags */
-    const Quantiser *quantiser; /* quantizes the operands of the GEMMs; NULL if they are not quantized */
+    const Quantiser *quantiser; /* quantizes the GEMMs' operands; NULL: no quantization */
     const Tensor *inverse_o;    /* the factors of a quantized weight (ops/quantized.h), otherwise NULL */
 } LinearLayer;
 
-/* Returns [s,b,o] = x w^T + bias for x_sbi [s,b,i]. The flags determine the result's s. In batch-invariant mode, each
- * sample is computed separately. */
+/* Returns [s,b,o] = x w^T + bias for x_sbi [s,b,i]. The flags determine the size s of the result. In
+ * batch-invariant mode, each sample is computed separately. */
 Tensor *op_linear(Tape *, Tensor *x_sbi, const LinearLayer *);
-/* Like op_linear, but also computes the activation, which is [s,b,o] or, if gated, [s,b,o/2]. One kernel computes
- * both if this saves memory traffic. LINEAR_REDUCE_OUT is not supported. Only op_linear_on_activated may read the
- * result. If `halfway`, calls tape_pause_halfway before a separate activation, so that both halves of an MLP take about
- * the same time. */
+/* Like op_linear, but also computes the activation, which is [s,b,o] or, if gated, [s,b,o/2]. One kernel
+ * computes the layer and the activation if this saves memory traffic. LINEAR_REDUCE_OUT is not supported.
+ * Only op_linear_on_activated may read the result. If `halfway`, calls tape_pause_halfway before a separate
+ * activation, so that both halves of an MLP take about the same time. */
 Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, ActivationAttr, bool halfway);
 /* Like op_linear, for an activation [s,b,i]. Unless the layer has a quantizer or dx is a sum over ranks, the backward
  * pass directly computes the gradient of the activation's input. The gradient of the activation is then never

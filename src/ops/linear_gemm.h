@@ -14,7 +14,7 @@
 typedef struct LinearGemm {
     LinearAttr linear;          /* must be first, because the kernels read it */
     const Quantiser *quantiser; /* NULL if operands are not quantized */
-    const Tensor *inverse;      /* LinearLayer */
+    const Tensor *inverse;      /* see LinearLayer.inverse_o */
     bool gathers_x;             /* the backward pass gathers x again, so no FP8 values of x are kept */
     /* if not NULL, x is the activation of pre, and dx is the gradient of pre; otherwise, dx is the gradient of x */
     Tensor *pre;
@@ -24,11 +24,11 @@ typedef struct LinearGemm {
     QuantOperand x_rows;       /* FP8 values of x's transpose, if kept for the backward pass */
 } LinearGemm;
 
-/* call.in contains x, w and bias. call.out contains y and act, which is NULL if there is no activation. */
+/* call.in contains x, w and bias. call.out contains y and act. act is NULL if there is no activation. */
 void linear_gemm_forward(Tape *, LinearGemm *, Call);
 
-/* dy and, for FP8 GEMMs, its FP8 values for dx and dw, which one pass over dy computes. The caller must free the values
- * with quantize_drop. `type` is the full gradient's SPMD type. */
+/* dy and, for FP8 GEMMs, the FP8 values of dy for dx and dw. One pass over dy computes both sets of values.
+ * The caller must free the values with quantize_drop. `type` is the full gradient's SPMD type. */
 typedef struct GemmGradient {
     Tensor *dy, *state;
     QuantValues values;

@@ -1,4 +1,4 @@
-/* The tape need not record this op, because only generation uses it. */
+/* The tape does not record this op, because only generation uses it. */
 #include "ops/linear_heads.h"
 
 #include "base/fault.h"

@@ -1,6 +1,7 @@
-/* Cross-entropy of each token. kernels/cpu/loss.c contains the formulas. On tensor-parallel ranks, the logits are
- * sharded by vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py), and the loss is I. The logits' gradient
- * overwrites them, because they are the largest tensor in a step unless they are computed in chunks. */
+/* Cross-entropy of each token. kernels/cpu/loss.c contains the formulas. On tensor-parallel ranks, the logits
+ * are sharded by vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py), and the loss is I. The
+ * logits' gradient overwrites the logits, which are the largest tensor in a step unless they are computed in
+ * chunks. */
 #include "ops/loss.h"
 
 #include "base/fault.h"
@@ -58,7 +59,7 @@ static bool is_sharded(const Tape *t, const Tensor *logits) {
     return tape_axis(t, AXIS_TP) > 1 && spmd_on(logits->spmd, AXIS_TP) != SPMD_I;
 }
 
-/* Writes to y [b,s] whether the label has the largest logit. */
+/* Sets y [b,s] to 1 where the label has the largest logit, and to 0 elsewhere. */
 static void correct(Tape *t, Tensor *logits, Tensor *label, const LossAttr *attr, Tensor *y) {
     const Call call = {.in = {logits, label}, .out = {y}, .attr = attr};
     if (is_sharded(t, logits)) {
@@ -72,8 +73,8 @@ static void correct(Tape *t, Tensor *logits, Tensor *label, const LossAttr *attr
     tape_drop(t, own);
 }
 
-/* Returns whether the forward pass computes the gradient. In the exact lane, the forward pass cannot do so, because lse
- * is rounded first. */
+/* Returns whether the forward pass computes the gradient. In the exact lane, the forward pass cannot compute
+ * the gradient, because lse must be rounded first. */
 static bool at_once(const Tape *t, const Tensor *dloss) { return dloss && !tape_context(t)->exact; }
 
 Tensor *op_cross_entropy(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
@@ -86,7 +87,7 @@ static void check_sizes(Tape *t, const Tensor *x, int64_t columns, const Tensor 
           "cross_entropy: the vocabulary is %lld, but the logits have %lld columns", (long long)vocab,
           (long long)columns * ranks);
     CHECK(label->dim[0] == x->dim[1] && label->dim[1] == x->dim[0],
-          "cross_entropy: the logits have %lld positions and %lld samples, but the labels do not",
+          "cross_entropy: the logits have %lld positions and %lld samples, but the labels have another shape",
           (long long)x->dim[0], (long long)x->dim[1]);
 }
 
@@ -216,7 +217,7 @@ static void chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t first, int6
     tape_drop_unless(t, own_label, &label);
 }
 
-/* Like chunk_losses, but caps the logits first. The gradient of the uncapped logits overwrites them. */
+/* Like chunk_losses, but caps the logits first. The gradient of the uncapped logits overwrites the logits. */
 static void capped_chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t first, int64_t n) {
     if (c->softcap.cap == 0) {
         chunk_losses(t, c, logits, first, n);

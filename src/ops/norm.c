@@ -42,7 +42,8 @@ Tensor *op_norm(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, NormAttr attr) {
     return call.out[0];
 }
 
-/* In the exact lane, this runs two ops, because the sum must be rounded to the grid before the norm. */
+/* In the exact lane, this function runs two ops, because the sum must be rounded to the grid before the
+ * norm. */
 Tensor *op_add_norm(Tape *t, Tensor *a, Tensor *b, Tensor *gain, Tensor *bias, NormAttr attr, Tensor **sum) {
     if (tape_context(t)->exact) {
         *sum = op_add(t, a, b);

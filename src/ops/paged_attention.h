@@ -6,14 +6,14 @@
 
 /* The pages of the requests in a forward pass; the requests' tokens form one stream. Tensors are I64. */
 typedef struct Pages {
-    Tensor *row;     /* [new rows]: the pool rows that the pass writes; NULL if it writes none */
+    Tensor *row;     /* [new rows]: the pool rows that the pass writes; NULL if the pass writes no rows */
     Tensor *table;   /* [requests, pages]: the pages of each request; unused entries are valid pages */
     Tensor *request; /* [s]: for each token in the stream, its request's row in the table */
     /* [n]: the first token of each tile, which consists of at most PAGED_TILE tokens from one request; NULL if every
      * token is its own tile, and earlier passes have stored the rows before its position */
     Tensor *tiles;
-    /* [requests]: each request's number of rows, to all of which its tokens attend; NULL if a token attends only to
-     * rows up to its position */
+    /* [requests]: each request's number of rows, if its tokens attend to all of these rows; NULL if a token
+     * attends only to rows up to its position */
     Tensor *lengths;
     int64_t page; /* number of rows per page, a multiple of PAGE_ROWS */
 } Pages;
@@ -32,7 +32,8 @@ typedef struct PagedInputs {
 /* Returns [s,1,g,r,e]. The attributes define which rows a token attends to. The op sets `page` and the positions. */
 Tensor *op_paged_attention(Tape *, const PagedInputs *, const Pages *, AttentionAttr);
 
-/* Combines op_rope, op_store_rows and op_paged_attention in one op. inputs->q is x [s,1,g,r+2,d], which contains r
- * queries, a key and a value for each group and does not change. The pools receive the rotated keys, and the values. */
+/* Combines op_rope, op_store_rows and op_paged_attention in one op. inputs->q is x [s,1,g,r+2,d], which
+ * contains r queries, a key and a value for each group. The op does not change x. The pools receive the
+ * rotated keys, and the values. */
 Tensor *op_rope_paged_attention(Tape *, const PagedInputs *, Tensor *cos, Tensor *sin, const Pages *,
                                 AttentionAttr, RopeAttr);

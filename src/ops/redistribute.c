@@ -45,8 +45,8 @@ static Pieces pieces(const Tensor *whole, int dim, int ranks) {
     return p;
 }
 
-/* Returns a view of `whole` as [ranks, outer, inner]. With member_major, its memory also has this order;
- * otherwise, it has the order of `whole`. */
+/* Returns a view of `whole` as [ranks, outer, inner]. With member_major, the memory also has this order;
+ * otherwise, the memory has the order of `whole`. */
 static Tensor by_rank(const Tensor *whole, Pieces p, bool member_major) {
     Tensor v = tensor_make(whole->data, (DType)whole->dtype, 3, (int64_t[]){p.ranks, p.outer, p.inner});
     if (!member_major) v.stride[0] = p.inner, v.stride[1] = p.ranks * p.inner;

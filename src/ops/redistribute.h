@@ -34,10 +34,10 @@ Tensor *op_redistribute(Tape *, Tensor *x, Axis, Spmd to, int dim);
  * share columns. With R, each rank holds a summand of the gradient. */
 Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int64_t d, Spmd to);
 
-/* Moves `in` to `out`, for ops that communicate. The caller must have created `out` with the correct SPMD type and
- * shape: the movement multiplies or divides `dim` by the number of ranks. Both tensors must be contiguous.
- * redistribute_start returns immediately. After redistribute_finish, `out` may be read and `in` may be
- * overwritten. */
+/* Moves `in` to `out`, for ops that communicate. The caller must have created `out` with the correct SPMD
+ * type and shape: the movement multiplies or divides the size of dimension `dim` by the number of ranks. `in`
+ * and `out` must be contiguous. redistribute_start returns immediately. After redistribute_finish, `out` may
+ * be read and `in` may be overwritten. */
 typedef struct PendingReshard {
     TapeComm comm;
     /* packed: a copy sorted by rank if an inner dimension is sharded; otherwise NULL */
@@ -49,5 +49,6 @@ PendingReshard redistribute_start(Tape *, Tensor *in, Tensor *out, Axis, Reshard
 void redistribute_finish(Tape *, PendingReshard);
 /* Calls redistribute_start, then redistribute_finish. */
 void redistribute_run(Tape *, Tensor *in, Tensor *out, Axis, ReshardKind, int dim);
-/* Moves g and adds it to the gradient of x. This call is the last step in a backward function. */
+/* Moves g and adds it to the gradient of x. A call to redistribute_grad must be the last step in a backward
+ * function. */
 void redistribute_grad(Tape *, Tensor *x, Tensor *g, Axis, ReshardKind, int dim, Need);

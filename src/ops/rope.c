@@ -24,7 +24,7 @@ static void check(const Tensor *x, const Tensor *cos, const Tensor *sin, const T
     CHECK(tensor_same_shape(cos, sin) && cos->dim[1] == attr.dim / 2,
           "rope: the tables are not compatible with dim %d", attr.dim);
     CHECK(position->dim[0] == x->dim[1] && position->dim[1] == x->dim[0],
-          "rope: x has %lld positions and %lld samples, but the position tensor does not",
+          "rope: x has %lld positions and %lld samples, but the position tensor has another shape",
           (long long)x->dim[0], (long long)x->dim[1]);
 }
 

@@ -1,5 +1,5 @@
-/* The choice of experts has no gradient, but the probabilities of the chosen experts do (kernels/cpu/router.c). The
- * backward pass overwrites dx, dlogits and dw, or adds to them. */
+/* The selection of experts has no gradient, but the probabilities of the selected experts do
+ * (kernels/cpu/router.c). The backward pass overwrites dx, dlogits and dw, or adds to them. */
 #include "ops/router.h"
 
 #include "base/fault.h"

@@ -8,6 +8,6 @@ typedef struct XieluNumbers {
     Tensor *alpha_p, *alpha_n, *beta, *eps;
 } XieluNumbers;
 
-/* Applies xIELU to each element of contiguous x [s,b,f]. The result has the same shape. kernels/cpu/xielu.c contains
- * the formulas. */
+/* Applies xIELU to each element of contiguous x [s,b,f]. The result has the shape of x. kernels/cpu/xielu.c
+ * contains the formulas. */
 Tensor *op_xielu(Tape *, Tensor *x_sbf, XieluNumbers);

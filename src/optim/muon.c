@@ -165,8 +165,8 @@ static Matrix matrix_of_part(const Param *p, Tensor local, const Tensor *gathere
     return x;
 }
 
-/* Returns the weight's matrix k. `local` is this rank's shard. `gathered` contains the shards of all ranks, or is
- * NULL. */
+/* Returns matrix k of the weight. `local` is this rank's shard. `gathered` contains the shards of all ranks,
+ * or is NULL. */
 static Matrix matrix_of(const Muon *m, const Param *p, Tensor local, const Tensor *gathered, int k) {
     Matrix x = is_split_qkv(m, p) ? matrix_of_part(p, local, gathered, k)
                                   : matrix_of_rows(p, local, gathered, k, matrix_count(m, p));

@@ -33,6 +33,6 @@ size_t muon_bytes(const Muon *); /* returns 0 for NULL */
 typedef struct MuonSlices {
     Tensor grad, momentum, master;
 } MuonSlices;
-/* Updates the momentum and the master. `numbers` contains the StepNumbers. All ranks that hold shards of the weight
- * must call it. */
+/* Updates the momentum and the master. `numbers` contains the StepNumbers. All ranks that hold shards of the
+ * weight must call this function. */
 void muon_update(const Muon *, const Param *, MuonSlices, Tensor *numbers);

@@ -58,8 +58,8 @@ static void cut(const Param *p, FlatRange part, int64_t origin, FlatPiece *out) 
     }
 }
 
-/* Counts the pieces of the bucket's parameters for which this rank is primary or, if `primary` is false, of the other
- * parameters. Writes the pieces to `out` unless it is NULL. */
+/* Counts the pieces of the bucket's parameters for which this rank is primary or, if `primary` is false, is
+ * not primary. If `out` is not NULL, writes the pieces to `out`. */
 static int64_t cut_bucket(const Registry *r, const Bucket *b, bool primary, FlatPiece *out) {
     const int64_t origin = bucket_part(r, b).begin;
     int64_t n = 0;
@@ -150,7 +150,7 @@ size_t optim_bytes(const Optimizer *o) {
     return sum;
 }
 
-/* ---- sums ---- */
+/* ---- sums over parameters ---- */
 
 /* Adds the op's result to `sum`, for the parameters in a bucket for which this rank is primary. */
 static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer which, void *flat, Tensor *sum) {
@@ -165,8 +165,8 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
 
 enum { EVERY_NORM = -1 };
 
-/* Sums over all parameters of the full model that belong to norm number `norm`, counting each element once. `at` is
- * device memory for the sum, which takes `words` words. */
+/* Sums over all parameters of the full model that belong to norm number `norm`, counting each element once.
+ * `at` is device memory for the sum (`words` words). */
 static void total(const Optimizer *o, int norm, OpNumber op, FlatBuffer which, void *flat, void *at,
                   int64_t words) {
     const Registry *r = o->registry;
@@ -180,8 +180,8 @@ static void total(const Optimizer *o, int norm, OpNumber op, FlatBuffer which, v
 
 /* ---- steps ---- */
 
-/* Returns whether the update op also rounds the values from the masters. This requires that this rank holds all
- * masters, and that they do not change after the update. */
+/* Returns whether the update op also rounds the values from the masters. The update op can round the values
+ * only if this rank holds all masters, and the masters do not change after the update. */
 static bool updates_values(const Optimizer *o, const OptimStep *s) {
     return o->config->optimizer == OPTIMIZER_ADAM && !o->sync && !s->exact && !o->config->qk_clip &&
            !o->registry->fp8_amaxes && o->registry->values != o->registry->masters;
@@ -286,7 +286,7 @@ void optim_dry_run(const Optimizer *o) {
 
 typedef struct Work {
     const Optimizer *of;
-    /* a CUDA graph keeps these values, so `work` may read only `exact`, which is the same in every step */
+    /* a CUDA graph keeps these values, so `work` may read only `exact`; it is the same in every step */
     const OptimStep *step;
 } Work;
 

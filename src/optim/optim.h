@@ -3,9 +3,10 @@
  * core/optimizer/optimizer.py, a step unscales the gradients, checks for infinities, clips them by the global norm,
  * updates the masters, and rounds the values from the masters.
  *
- * Each rank updates its part of a bucket (param/bucket.h). A norm is the exact sum of partial sums over blocks of
- * 64 elements, so it is bitwise equal for any data-parallel and pipeline sharding. Each op is called once per bucket,
- * regardless of the number of parameters in the bucket. Muon's ops are called for each parameter. */
+ * Each rank updates its part of a bucket (param/bucket.h). A norm is the exact sum of partial sums over
+ * blocks of 64 elements, so the norm is bitwise equal for any data-parallel and pipeline sharding. Each op is
+ * called once per bucket, regardless of the number of parameters in the bucket. Muon's ops are called for
+ * each parameter. */
 #pragma once
 
 #include "base/exact_sum.h"
@@ -25,7 +26,8 @@ typedef struct BucketPieces {
 
 /* A step's inputs and outputs. */
 typedef struct OptimState {
-    /* clipped, squares and outcome have two entries: for parameters without PARAM_APART, and for those with it */
+    /* clipped, squares and outcome have two entries: for parameters without PARAM_APART, and for parameters
+     * with PARAM_APART */
     StepNumbers given, clipped[CLIP_NORMS];
     ExactSum squares[CLIP_NORMS];
     ClipOutcome outcome[CLIP_NORMS];
@@ -73,7 +75,7 @@ typedef struct OptimStep {
     /* The factor by which the main gradient is multiplied to get the gradient of the reported loss. This factor undoes
      * the loss scale, and turns the sum into a mean. */
     double grad_scale;
-    bool exact; /* in the exact lane, masters are rounded to the lane's grid */
+    bool exact; /* whether masters are rounded to the grid of the exact lane */
 } OptimStep;
 
 typedef struct OptimResult {
@@ -82,9 +84,9 @@ typedef struct OptimResult {
     double clip;        /* min(1, clip_grad / (norm + 1e-6)), or 1 if clipping is off */
     double num_zeros;   /* number of zeros in the gradient, or -1 without --log-num-zeros-in-grad */
     double params_norm; /* L2 norm of the masters after the update, or -1 without --log-params-norm */
-    bool found_inf;     /* whether the gradient was not finite, so that nothing was changed */
+    bool found_inf;     /* true if the gradient was not finite, so that the parameters were not updated */
 } OptimResult;
 
-/* Performs a step. All ranks must call it, and all receive the same result. With only one rank, the host waits for
- * the device once, at the end. */
+/* Performs a step. All ranks must call this function, and all receive the same result. With only one rank,
+ * the host waits for the device once, at the end. */
 OptimResult optim_step(Optimizer *, OptimStep);

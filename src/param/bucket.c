@@ -34,7 +34,7 @@ static bool is_apart(const Param *p) { return p->spec.flags & PARAM_APART; }
 
 /* ---- groups ---- */
 
-/* Sets the bucket's groups. p is one of its parameters. */
+/* Sets the bucket's groups. `p` is one of the bucket's parameters. */
 static void set_groups(const Registry *r, Bucket *b, const Param *p) {
     const Kind kind = kind_of(p);
     enum { OF_DENSE = 1 << AXIS_CP | 1 << AXIS_DP, OF_EXPERTS = 1 << AXIS_EDP };
@@ -120,8 +120,8 @@ static int by_offset(const void *a, const void *b) {
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Assigns the parameters to the members, from the largest to the smallest, each to the member that has the fewest
- * elements so far. Sets their offsets, and returns the size of a member's part. */
+/* Assigns the parameters to the members, from the largest to the smallest, each to the member that has the
+ * fewest elements so far. Sets the parameters' offsets, and returns the size of a member's part. */
 static int64_t share_whole(Param **laid, int n, int64_t begin, int members) {
     int64_t *size = mem_zero((size_t)members, sizeof *size), most = 0;
     int *member = mem_alloc((size_t)n * sizeof *member);
@@ -193,7 +193,7 @@ static void pair(Registry *r) {
 
 FlatBuffer bucket_values(const Bucket *b) { return b->fp8 ? FLAT_FP8 : FLAT_VALUES; }
 
-/* For an FP8 bucket, FLAT_VALUES is only memory for its masters (see exists). */
+/* In an FP8 bucket, FLAT_VALUES only provides memory for the masters (see exists). */
 bool bucket_is_shared(const Registry *r, const Bucket *b, FlatBuffer which) {
     static const int FROM_STAGE[] = {[FLAT_VALUES] = 3,  [FLAT_FP8] = 3,   [FLAT_GRADS] = 2,
                                      [FLAT_MASTERS] = 1, [FLAT_STATE] = 1, [FLAT_MATRIX_STATE] = 1};
@@ -236,8 +236,8 @@ FlatRange bucket_part(const Registry *r, const Bucket *b) {
     return (FlatRange){begin, begin + b->shard, 0};
 }
 
-/* Sets which ranges of a buffer this rank keeps. If masters share memory with the values (masters == values), they use
- * the values' offsets. */
+/* Sets which ranges of a buffer this rank keeps. Masters that share memory with the values (masters ==
+ * values) have the values' offsets. */
 static void keep(Registry *r, FlatBuffer which) {
     const bool alias = which == FLAT_MASTERS && !dtype_is_16bit(r->storage);
     r->ranges[which] = arena_alloc(r->arena, (size_t)r->n_buckets * sizeof(FlatRange));

@@ -1,12 +1,13 @@
 /* Divides the flat layout into buckets, and each bucket into one part for each data-parallel rank.
  *
- * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after another.
- * Each parameter begins at a multiple of PARAM_ALIGN elements in its bucket. The parameters in a bucket are all of one
- * kind (dense, experts, FP8 weights, matrices of these three, quantized weights, frozen weights, buffers). PARAM_APART
- * is set for all of them or for none. The members of the bucket's `inner` group hold equal parts of the bucket; the
- * size of a part is a multiple of PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) * shard). In
- * a bucket of matrices (PARAM_MATRIX), parts consist of complete parameters. Padding is zero. Tied embeddings are in a
- * separate bucket, so that the first and the last pipeline stages shard them in the same way.
+ * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after
+ * another. Each parameter begins at a multiple of PARAM_ALIGN elements in its bucket. The parameters in a
+ * bucket are all of one kind (dense, experts, FP8 weights, matrices of each of these three kinds, quantized
+ * weights, frozen weights, buffers). PARAM_APART is set for all parameters in a bucket or for none. The
+ * members of the bucket's `inner` group hold equal parts of the bucket; the size of a part is a multiple of
+ * PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) * shard). In a bucket of matrices
+ * (PARAM_MATRIX), parts consist of complete parameters. Padding is zero. Tied embeddings are in a separate
+ * bucket, so that the first and the last pipeline stages shard them in the same way.
  *
  * Source: Megatron-LM core/distributed/param_and_grad_buffer.py, where a bucket ends at a multiple of lcm(ranks,
  * 128). */
@@ -52,15 +53,15 @@ const FlatRange *registry_ranges(const Registry *, FlatBuffer, int *n);
 int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
 /* Returns elements [at, at + n) as a tensor. `flat` is the buffer's memory. */
 Tensor registry_slice(const Registry *, FlatBuffer, void *flat, int bucket, int64_t at, int64_t n);
-/* Like registry_slice, for a buffer of another type. */
+/* Like registry_slice, but the caller passes the buffer's dtype. */
 Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bucket, int64_t at, int64_t n);
 /* Returns which elements of a parameter this rank updates, excluding padding rows. The range may be empty (end <=
  * begin). */
 FlatRange param_part_held(const Registry *, const Param *);
-/* Returns whether this rank is primary for the elements in param_part_held, that is, whether it counts them in
- * norms. */
+/* Returns whether this rank is primary for the elements in param_part_held. Norms count an element only on
+ * its primary rank. */
 bool param_is_primary(const Registry *, const Param *);
-/* Returns whether this rank is primary for the parameter's elements that it holds in a buffer, that is, whether it
- * saves them. `sharded` is true if data-parallel ranks shard the buffer's trained elements, and false if each rank has
- * all of them. */
+/* Returns whether this rank is primary for the parameter's elements that this rank holds in a buffer. Only a
+ * primary rank saves the elements. `sharded` is true if data-parallel ranks shard the buffer's trained
+ * elements, and false if each rank has all elements. */
 bool param_is_primary_for(const Registry *, const Param *, bool sharded);

@@ -9,7 +9,7 @@
 
 typedef struct BucketPool {
     const Registry *registry;
-    Comm *comm;       /* moves the buckets; NULL if nothing moves */
+    Comm *comm;       /* transfers the buckets; NULL if no data is transferred */
     const char *what; /* a name for messages */
     size_t bytes;     /* number of bytes per block */
     void **free_ones;

@@ -27,7 +27,7 @@ static double *place(const Copying *c, const Param *p, const Param *in_whole, in
     return c->whole + in_whole->offset + row * in_whole->columns + p->first_column + local % p->columns;
 }
 
-/* Copies elements [begin, end) of the flat layout, which start at element `at` of the buffer. */
+/* Copies elements [begin, end) of the flat layout. Element `begin` is element `at` of the buffer. */
 static void copy_range(const Copying *c, const Param *p, const Param *in_whole, FlatRange r) {
     const DType type = registry_dtype(c->registry, c->kind);
     const size_t size = dtype_size(type);

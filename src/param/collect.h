@@ -1,4 +1,4 @@
-/* Gathers the full model from all ranks' shards, and scatters it to them, for validation. */
+/* Gathers the full model from all ranks' shards, and scatters a full model to the ranks, for validation. */
 #pragma once
 
 #include "comm/comm.h"
@@ -11,6 +11,6 @@ void registry_gather_whole(const Registry *, FlatBuffer, const void *flat, Comm 
                            double *out);
 /* Sets each element of `out` to the rank from which registry_gather_whole receives that element. */
 void registry_gather_owners(const Registry *, Comm *, const Registry *whole, double *out);
-/* Sets this rank's masters from the full model's masters, which are F64. The caller must then round or gather the
- * values. */
+/* Sets this rank's masters from the full model's masters, which are F64. Afterwards, the caller must round or
+ * gather the values. */
 void registry_scatter_whole(const Registry *whole, Registry *);

@@ -16,7 +16,7 @@ Tensor fp8_weight_row(const Param *buffer, int64_t row) {
                        &all->dim[1]);
 }
 
-/* ---- memory: all amaxes, which one message combines, followed by the scales ---- */
+/* ---- memory: all amaxes, combined in one message, followed by the scales ---- */
 
 static int64_t take(Registry *r, Tensor *t, int64_t at, int64_t n) {
     const size_t each = dtype_size(r->precise);
@@ -102,8 +102,8 @@ static void combine(const Registry *r, Comm *comm, Group group, Tensor *amaxes) 
                                    .device = r->device});
 }
 
-/* All ranks in a group must take part, including ranks without parts. A block belongs to one tensor-parallel rank; only
- * the amax of an entire weight is combined over tensor-parallel ranks. */
+/* All ranks in a group must call this function, even ranks that hold no part of a weight. A block belongs to
+ * one tensor-parallel rank; only the amax of an entire weight is combined over tensor-parallel ranks. */
 void fp8_weights_cast(Registry *r, Comm *comm) {
     Tensor all = tensor_make(r->fp8_scales, r->precise, 1, &r->fp8_amaxes);
     const FillAttr zero = {0};

@@ -12,7 +12,7 @@ typedef struct Piece {
     CommWork *work; /* NULL if the gather is complete or has not been started */
     bool stale;   /* below stage 3: whether the gather must still be started after the last gather_publish */
     void *slot;   /* used at stage 3 */
-    int64_t used; /* the number of the gather_use call that last used it */
+    int64_t used; /* the number of the last gather_use call for this bucket */
     bool attends; /* whether an attention op has run while this was the last used bucket */
 } Piece;
 
@@ -21,7 +21,7 @@ struct Gather {
     Comm *comm;
     Piece *piece; /* [n_buckets] */
     BucketPool slots;
-    bool in_graph; /* whether a CUDA graph starts the gathers, instead of gather_publish */
+    bool in_graph; /* whether a CUDA graph, not gather_publish, starts the gathers */
     int64_t now;   /* number of gather_use calls so far */
     /* last: the last used bucket; way: 1 if bucket numbers rise (in a backward pass), -1 if they fall */
     int last, way;
@@ -41,8 +41,8 @@ static size_t value_bytes(const Gather *g, int k) {
     return (size_t)(b->end - b->begin) * dtype_size(registry_dtype(g->registry, bucket_values(b)));
 }
 
-/* Returns the first of the buckets that share k's slot. Mates share a slot, and the bucket with FP8 weights comes last
- * in it. */
+/* Returns the first of the buckets that share k's slot. Mates share a slot, and the bucket with FP8 weights
+ * comes last in the slot. */
 static int lead_of(const Gather *g, int k) {
     const Bucket *b = bucket(g, k);
     return b->fp8 && b->mate >= 0 ? b->mate : k;
@@ -189,8 +189,8 @@ static void set_stale(Gather *g, bool stale) {
     }
 }
 
-/* Starts gathering stale buckets, from the last bucket down to bucket `last`. The next forward pass uses them in this
- * order. */
+/* Starts gathering stale buckets, from the last bucket down to bucket `last`. The next forward pass uses the
+ * buckets in this order. */
 static void start_until(Gather *g, int last) {
     for (int k = g->registry->n_buckets; k-- > last;)
         if (g->piece[k].stale) start(g, k);
@@ -221,7 +221,7 @@ void gather_before_graph(Gather *g) {
 void gather_begin_graph(Gather *g) { start_first(g); }
 
 void gather_end_graph(Gather *g) {
-    start_until(g, 0); /* this also gathers the buckets that the graph does not use */
+    start_until(g, 0); /* the buckets that the graph does not use are also gathered */
     finish_all(g);
 }
 

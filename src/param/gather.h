@@ -1,8 +1,9 @@
-/* Gathers the parameter values that data-parallel ranks shard, for sync.h. Each rank rounds its part of the values
- * from its masters, or casts it to FP8 (fp8_weights.h). Values are gathered before an op reads them. Below stage 3,
- * the gathered values are in the registry's buffer. At stage 3, a bucket is gathered into a slot when it is used,
- * and dropped when the slot is needed again. A layer's FP8 weights and its other dense parameters share a slot. The
- * slots contain the layer in use and, with overlap_values, the next layer.
+/* Gathers the parameter values that data-parallel ranks shard, for sync.h. Each rank rounds its part of the
+ * values from its masters, or casts its masters to FP8 (fp8_weights.h). Values are gathered before an op
+ * reads them. Below stage 3, the gathered values are in the registry's buffer. At stage 3, a bucket is
+ * gathered into a slot when it is used, and dropped when another bucket needs the slot. A layer's FP8 weights
+ * and its other dense parameters share a slot. The slots contain the layer in use and, with overlap_values,
+ * the next layer.
  *
  * Below stage 3, all gathers start together after an update. With overlap_values and with_attention, only the first
  * gather starts after the update. Each later gather starts at an attention op, one bucket before its use. */
@@ -13,7 +14,7 @@
 
 typedef struct Gather Gather;
 
-Gather *gather_new(Registry *, Comm *); /* if the Comm is NULL, no data moves */
+Gather *gather_new(Registry *, Comm *); /* if the Comm is NULL, no data is transferred */
 void gather_free(Gather *);
 size_t gather_bytes(const Gather *);
 /* Implement sync_publish and sync_use. */

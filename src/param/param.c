@@ -152,8 +152,8 @@ Param *param_add(Registry *r, ParamSpec spec) {
     }
     int64_t rows = 0;
     for (int i = 0; i < spec.n_parts; i++) rows += spec.parts[i].rows;
-    CHECK(rows * spec.groups == spec.dim[0], "'%s': its parts have %lld rows, but it has %lld", spec.name,
-          (long long)(rows * spec.groups), (long long)spec.dim[0]);
+    CHECK(rows * spec.groups == spec.dim[0], "'%s': the parts have %lld rows, but the parameter has %lld",
+          spec.name, (long long)(rows * spec.groups), (long long)spec.dim[0]);
     Param *p = arena_alloc(r->arena, sizeof *p);
     p->spec = spec;
     cut(r, p);
@@ -215,8 +215,8 @@ static bool cuts_parts(const Param *p) {
     return p->spec.tp_split == 0 && p->spec.split_parts && p->shards > 1;
 }
 
-/* Returns which row of the full parameter comes first in this rank's memory. If a split divides each part, this is the
- * first row of this rank's first group. */
+/* Returns which row of the full parameter comes first in this rank's memory. If a split divides each part,
+ * the result is the first row of this rank's first group. */
 static int64_t first_row(const Param *p) {
     const bool rows_cut = p->spec.tp_split == 0 && !cuts_parts(p);
     return p->first_group * group_rows(p) + (rows_cut ? p->rows * p->shard : 0);

@@ -24,8 +24,8 @@ typedef enum ParamFlags {
     PARAM_BUFFER = 4,
     /* A weight that is not trained: it has no gradient, is not updated, and is not part of norms. */
     PARAM_FROZEN = 8,
-    /* A weight whose update depends on the entire matrix (registry_mark_matrices). Data-parallel ranks assign the
-     * entire parameter to one rank. */
+    /* A weight whose update depends on the entire matrix (registry_mark_matrices). A single data-parallel
+     * rank updates the entire parameter. */
     PARAM_MATRIX = 16,
     /* A weight whose gradient has a separate norm, and is excluded from the other gradients' norm. */
     PARAM_APART = 32,
@@ -48,8 +48,8 @@ typedef struct ParamPart {
 
 enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
 
-/* Selects which data data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and the bucket sizes. Megatron-LM's
- * --use-distributed-optimizer is stage 1; its FSDP supports all stages. */
+/* Selects the data that data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and the bucket sizes.
+ * Megatron-LM's --use-distributed-optimizer is stage 1; its FSDP supports all stages. */
 typedef struct DataParallel {
     /* 0 shards nothing; 1 shards masters and optimizer state; 2 also shards main gradients; 3 also shards values */
     int stage;
@@ -57,7 +57,8 @@ typedef struct DataParallel {
     int64_t bucket_size; /* number of elements after which a bucket ends; if 0, num_buckets is used instead */
     int num_buckets;     /* number of buckets of about equal size; 0 means one bucket, or one per unit at
                             stages 2 and 3 */
-    /* whether each bucket is summed as soon as its last gradient is complete, instead of all buckets at the end */
+    /* whether each bucket is summed as soon as its last gradient is complete; otherwise, all buckets are
+     * summed at the end */
     bool overlap_grads;
     bool overlap_values; /* whether values are gathered during the next forward pass, instead of before it */
     /* whether sums and gathers start at the next attention op, instead of as soon as possible */
@@ -90,9 +91,10 @@ typedef struct ParamSpec {
     bool split_parts;
     bool expert; /* whether groups are experts, which are split over EP; tp_split then applies to ETP */
     /* The parameter is not split, and every tensor-parallel rank computes its full gradient (SPMD_I) from
-     * equal activations. Otherwise, the ranks' gradients must be summed (SPMD_R). */
+     * equal activations. If false, the ranks' gradients must be summed (SPMD_R). */
     bool invariant;
-    Init init; /* values depend only on (seed, name, global element index), and are rounded to float */
+    Init init; /* initial values depend only on (seed, name, global element index), and are rounded to
+                * float */
     unsigned flags;
     /* I8 or F8E4M3 if the weight is stored in one byte per element (quantized.h) and is not trained; otherwise F64 */
     DType quantized;
@@ -116,8 +118,8 @@ typedef struct Param {
     /* The pipeline ranks that hold a copy, in ascending order. n_holders is 0 if the parameter is not tied.
      * All copies' gradients are summed. Norms and checkpoints use the first copy. */
     int *holders, n_holders;
-    /* `value` has the storage dtype, F8E4M3 or I8. value.grad is &main_grad, or NULL if the parameter is not trained.
-     * `value`, `main_grad` and `master` have no data while the ranks shard them (sync.h). */
+    /* `value` has the storage dtype, F8E4M3 or I8. value.grad is &main_grad, or NULL if the parameter is not
+     * trained. `value`, `main_grad` and `master` have no data while they are sharded (sync.h). */
     Tensor value;
     /* F64 in the fp64 lane, otherwise F32, or BF16 (see DataParallel). The tensor's flags are ACCUM | MAIN_GRAD.
      * Without ACCUM, the tensor is unwritten: its content is undefined, and the next gradient overwrites it. */
@@ -183,7 +185,7 @@ typedef struct Registry {
     /* flat buffers with this rank's parts (bucket.h); masters == values unless storage is 16-bit */
     void *values, *fp8, *grads, *masters;
     void *fp8_scales;   /* amaxes and scales of FP8 weights */
-    int64_t fp8_amaxes; /* number of amaxes, which precede the scales; 0 if there are no FP8 weights */
+    int64_t fp8_amaxes; /* number of amaxes (stored before the scales); 0 if there are no FP8 weights */
     size_t fp8_scale_bytes;
     void *row_scales; /* factors of quantized weights */
     size_t row_scale_bytes;
@@ -194,7 +196,7 @@ typedef struct Registry {
 /* Creates a registry. A NULL layout means one rank. */
 Registry *registry_new(const Layout *);
 void registry_free(Registry *);
-/* Registers a parameter. The returned address is stable. The tensors get their data in registry_allocate. A repeated
+/* Registers a parameter. The returned address is stable. registry_allocate sets the tensors' data. A repeated
  * name is a fault, unless Registry.repeats is true. */
 Param *param_add(Registry *, ParamSpec);
 /* Like param_add, but returns the registered parameter if the name is repeated. */
@@ -239,8 +241,9 @@ void registry_round_values(Registry *);
 void registry_round_buffers(Registry *);
 /* Fills x, which is in the registry's device memory, with zeros. */
 void registry_zero(const Registry *, Tensor *x);
-/* Marks main gradients as unwritten: the first gradient overwrites them. The results equal those of zeroing and adding,
- * except that a sum of zeros can be -0 instead of +0. No norm, update or comparison depends on this sign. */
+/* Marks main gradients as unwritten: the first gradient overwrites them. Zeroing and adding would give the
+ * same results, except that a sum of zeros can be -0 instead of +0. No norm, update or comparison depends on
+ * this sign. */
 void grads_mark_unwritten(Registry *);
 void grad_mark_unwritten(Param *);
 /* Fills main gradients that are still unwritten with zeros. Call this function before the gradients are read. */
@@ -260,11 +263,11 @@ int64_t param_filled_rows(const Param *);
 /* Returns the mask (dense or expert) of the axes over which the gradient is summed. These are the axes on which the
  * parameter is SPMD_R. */
 unsigned param_sum_axes(const Param *);
-/* Returns whether this rank is primary for its elements, that is, the first rank that holds them. Norms and checkpoints
- * include only the elements on primary ranks. */
+/* Returns whether this rank is primary for its elements. The first rank that holds an element is primary.
+ * Norms and checkpoints include only the elements on primary ranks. */
 bool param_is_owned(const Registry *, const Param *);
-/* Like param_is_owned, but compares only ranks that differ on these axes (a mask). The function is meant for elements
- * that are sharded over the other axes. */
+/* Like param_is_owned, but compares only ranks that differ on these axes (a mask). Use this function for
+ * elements that are sharded over the other axes. */
 bool param_is_owned_on(const Registry *, const Param *, unsigned axes);
 
 /* ---- parts: the units in which checkpoints and exports store parameters ---- */
@@ -282,5 +285,6 @@ int param_boxes(const Param *, int part);
 Box param_box(const Param *, int part, int i);
 /* Returns the row of this rank's memory that contains row `row` of the part. The row must be in a box. */
 int64_t param_memory_row(const Param *, int part, int64_t row);
-/* Returns the row of the full parameter that memory row `row` contains, or -1 if it is padding. */
+/* Returns the row of the full parameter that memory row `row` contains, or -1 if memory row `row` is
+ * padding. */
 int64_t param_global_row(const Param *, int64_t row);

@@ -15,7 +15,7 @@ static Tensor whole(const Registry *r, const Param *p, void *flat, FlatBuffer wh
     return tensor_make(t.data, (DType)t.dtype, p->spec.ndim, (int64_t[]){p->rows, p->columns});
 }
 
-/* Returns the SPMD type of a parameter. On axes of size 1, it is I. */
+/* Returns the SPMD type of a parameter. On axes of size 1, the type is I. */
 static SpmdType type_of(const Layout *l, const ParamSpec *s) {
     const int *size = l->mesh.size;
     const Axis axis = s->expert ? AXIS_ETP : AXIS_TP;
@@ -72,7 +72,8 @@ size_t registry_bytes(const Registry *r) {
            registry_flat_bytes(r, FLAT_MASTERS);
 }
 
-/* Which rows to draw. They start at `first`, and are limited to elements [begin, end) of the flat layout. */
+/* The rows to draw. They start at row `first`, and are limited to elements [begin, end) of the flat
+ * layout. */
 typedef struct Draw {
     const Param *param;
     int64_t first, begin, end;
@@ -171,8 +172,8 @@ bool grads_are_unwritten(const Registry *r) {
     return false;
 }
 
-/* Parameters that are not trained, and the gaps between parameters in the flat buffer, have no gradient, so their
- * values stay 0. */
+/* Parameters that are not trained, and the gaps between parameters in the flat buffer, have no gradient, so
+ * the buffer stays 0 there. */
 void grad_mark_unwritten(Param *p) {
     if (param_is_trained(p)) p->main_grad.flags &= (uint8_t)~TENSOR_ACCUM;
 }

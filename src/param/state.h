@@ -10,11 +10,11 @@
  * entire buffer, whose values are in `master`. The initial values are zeros. */
 Param *state_buffer(Registry *, const char *name, int ndim, const int64_t *dim);
 
-/* Registers n counters, and returns them as F64 [n]. Passes add to the counters (COMM_SUM) or replace them with a
- * larger value (COMM_MAX). Counters are zeroed when a step begins. All of a model's counters with the same reduction
- * form one block, so that one all-reduce combines all ranks' counters. Every rank must register the same counters in
- * the same order, including the counters of layers that it does not hold. The returned address is stable. The tensor
- * gets its data in states_allocate. */
+/* Registers n counters, and returns them as F64 [n]. Passes add to the counters (COMM_SUM) or replace them
+ * with a larger value (COMM_MAX). Counters are zeroed when a step begins. All of a model's counters with the
+ * same reduction form one block, so that one all-reduce combines all ranks' counters. Every rank must
+ * register the same counters in the same order, including the counters of layers on other ranks. The returned
+ * address is stable. states_allocate sets the tensor's data. */
 Tensor *state_counters(Registry *, CommReduction, int64_t n);
 
 /* The context in which an event happens. */
@@ -22,8 +22,8 @@ typedef struct StateContext {
     Device *device;
     const Layout *layout; /* NULL if there is only one rank; `comm` is then also NULL */
     Comm *comm;
-    int64_t tokens; /* number of tokens in one pass on this rank (prepare) */
-    bool training;  /* whether the values are for a training step, not an evaluation (refresh) */
+    int64_t tokens; /* for `prepare`: number of tokens in one pass on this rank */
+    bool training;  /* for `refresh`: true for the values of a training step, false for an evaluation */
 } StateContext;
 
 /* The handlers for a module's state. Each handler may be NULL. */
@@ -51,7 +51,7 @@ void states_allocate(Registry *, int64_t positions);
 void states_free(Registry *); /* call this function before registry_free */
 /* Returns F64 [number of counters]. The tensor's ndim is 0 if there are no counters. */
 const Tensor *states_counters(const Registry *, CommReduction);
-size_t states_bytes(const Registry *); /* returns the size of their device memory in bytes */
+size_t states_bytes(const Registry *); /* returns the total size of the states' device memory in bytes */
 
 void states_prepare(Registry *, const StateContext *);
 void states_begin_step(Registry *); /* zeroes the counters */

@@ -18,14 +18,14 @@ typedef struct Piece {
     void *slot; /* stages 2 and 3: the full bucket's gradients, while a sweep adds to them */
     /* whether the sum starts immediately, because no attention op followed in an earlier sweep */
     bool at_once;
-    /* stages 2 and 3: whether no sum has been added to this rank's part of the main gradients */
+    /* stages 2 and 3: true until the first sum is added to this rank's part of the main gradients */
     bool unwritten;
     int64_t started; /* number of this sum, in the order in which sums were started */
 } Piece;
 
 struct Sync {
     Registry *registry;
-    Comm *comm; /* NULL if no data moves */
+    Comm *comm; /* NULL if no data is transferred */
     Gather *gather;
     Piece *piece; /* [n_buckets] */
     /* [parameter number], at stages 2 and 3: whether the parameter is between sync_grad and sync_ready */
@@ -35,7 +35,7 @@ struct Sync {
     /* stages 2 and 3: the bucket whose sum starts at the next attention op, or -1 if there is none */
     int due;
     int64_t started; /* how many sums have been started */
-    bool finished;   /* whether no step is in progress, or all of its sums are complete */
+    bool finished;   /* true if no step is in progress, or if all sums of the step are complete */
     void *message;   /* the gradients to sum over tensor-parallel ranks */
     int64_t message_elements;
 };
@@ -91,8 +91,8 @@ static void show(Sync *s, int k, char *slot) {
     }
 }
 
-/* Takes a slot, and marks its gradients as unwritten. Sets the gaps between parameters to zero, because the sum
- * includes them. */
+/* Acquires a slot, and marks its gradients as unwritten. Sets the gaps between parameters to zero, because
+ * the sum includes the gaps. */
 static void open_slot(Sync *s, int k) {
     const Bucket *b = bucket(s, k);
     char *slot = bucket_pool_take(slots_of(s, k));
@@ -107,7 +107,7 @@ static void open_slot(Sync *s, int k) {
     }
 }
 
-/* Adds the summed gradients for this rank's part to its main gradients. */
+/* Adds the summed gradients for this rank's part to this rank's main gradients. */
 static void absorb(Sync *s, int k) {
     const Bucket *b = bucket(s, k);
     Tensor sum = flat(s, (char *)s->piece[k].slot + grad_bytes(s, b->inner.rank * b->shard), b->shard),
@@ -164,8 +164,8 @@ static void finish_oldest(Sync *s, const BucketPool *slots) {
     finish(s, found);
 }
 
-/* Starts the sum that is due. `attention` is true if an attention op follows. Otherwise, later sums of this bucket
- * will start immediately. */
+/* Starts the sum that is due. `attention` is true if an attention op follows. If `attention` is false, later
+ * sums of this bucket will start immediately. */
 static void start_due(Sync *s, bool attention) {
     const int k = s->due;
     if (k < 0) return;
@@ -177,8 +177,8 @@ static void start_due(Sync *s, bool attention) {
 /* Returns whether gradients are being added to the bucket's slot, at stages 2 and 3. */
 static bool is_open(const Sync *s, int k) { return s->piece[k].slot && !is_summing(s, k); }
 
-/* Returns how many slots are needed: each slot that stays open requires an additional one. For example, a sweep adds to
- * the gradient of tied embeddings both at its start and at its end. */
+/* Returns how many slots are needed. Each slot that stays open requires an additional slot. For example, a
+ * sweep adds to the gradient of tied embeddings both at its start and at its end. */
 static int slots_wanted(Sync *s, const BucketPool *slots) {
     int open = 0;
     for (int k = 0; k < s->registry->n_buckets; k++)
@@ -212,9 +212,9 @@ static void start_until(Sync *s, bool all) {
     }
 }
 
-/* At ZeRO stages 2 and 3, several of this rank's pipeline stages can share a bucket, whose sum starts after a fixed
- * number of calls. The sum can start in the middle of a sweep, when a postponed gradient (tape_postpone) still needs
- * its memory. */
+/* At ZeRO stages 2 and 3, several of this rank's pipeline stages can share a bucket. The bucket's sum starts
+ * after a fixed number of sync_ready calls. The sum can start in the middle of a sweep, while a postponed
+ * gradient (tape_postpone) still needs memory. */
 void sync_ready(Sync *s, Param *p) {
     const int k = p->bucket;
     const DataParallel *data = &s->registry->layout.data;

@@ -5,13 +5,14 @@
  * A main gradient is summed over param_sum_axes, in this order:
  * - over the data-parallel axes (cp and dp, for experts edp), bucket by bucket;
  * - over all copies of a tied parameter;
- * - over tp (etp) for parameters that are replicated there, in one message.
+ * - over tp (for experts etp), in one message, for parameters that are replicated on this axis.
  *
- * Each sum adds in the order of the group's members (comm.h), element by element. Results are therefore bitwise equal
- * for all bucket sizes, with and without overlap, and for stages 0 and 1. Stages 2 and 3 sum each microbatch's
- * gradients over the ranks, then add the microbatches. The other stages add the microbatches first. The two orders give
- * bitwise equal results with one microbatch or with exact sums (the exact lane). Otherwise, they differ by rounding.
- * The same applies to `instances`: gradients are summed inside an instance and then over instances.
+ * Each sum adds in the order of the group's members (comm.h), element by element. Results are therefore
+ * bitwise equal for all bucket sizes, with and without overlap, and for stages 0 and 1. Stages 2 and 3 sum
+ * each microbatch's gradients over the ranks, then add the microbatches. The other stages add the
+ * microbatches first. The two orders give bitwise equal results with one microbatch or with exact sums (the
+ * exact lane). Otherwise, the results differ by rounding. The same applies to `instances`: gradients are
+ * summed inside an instance and then over instances.
  *
  * All ranks in the world must call the same functions in the same order. A step:
  *
@@ -26,8 +27,9 @@
 
 typedef struct Sync Sync;
 
-/* Call this function after registry_allocate. Both arguments must outlive the Sync. The Comm is NULL if there is only
- * one rank. It is also NULL in a dry run on the null device, which simulates the rank in the registry's mesh. */
+/* Call this function after registry_allocate. Both arguments must outlive the Sync. The Comm is NULL if there
+ * is only one rank. The Comm is also NULL in a dry run, in which the null device simulates one rank of the
+ * registry's mesh. */
 Sync *sync_new(Registry *, Comm *);
 void sync_free(Sync *);
 /* Returns the size in bytes of the buffers into which buckets are gathered (stages 2 and 3). Buffers are allocated when
@@ -39,15 +41,15 @@ void sync_plan(const Sync *, Comm *);
 /* Begins a step in which `passes` backward sweeps through each of this rank's stages compute the gradients. There is
  * one sweep for each microbatch or part of a microbatch. */
 void sync_begin(Sync *, int64_t passes);
-/* Opens the channels for all sums and gathers. Also adds the sums in progress to the main gradients, so that the kernel
- * for this addition is loaded. All ranks must call it during a step. */
+/* Opens the channels for all sums and gathers. Also adds the sums in progress to the main gradients, so that
+ * the kernel for this addition is loaded. All ranks must call this function during a step. */
 void sync_prepare(Sync *);
 /* Completes the sums for this rank's shard of the main gradients. */
 void sync_finish(Sync *);
 
 /* Calls device_replay with `work`, the forward and backward sweeps between sync_begin and sync_finish. The
- * graph also includes sync_finish. A graph must wait for exactly the operations that it starts, so it also gathers the
- * values that it uses. */
+ * graph also includes sync_finish. A graph must wait for exactly the operations that it starts, so the graph
+ * also gathers the values that it uses. */
 void sync_replay(Sync *, DeviceRecording *, void (*work)(void *arg), void *arg);
 
 /* Call this function after an update, registry_init or a load has changed masters. Rounds values from masters, casts

@@ -19,7 +19,8 @@
 #include "run/launch.h"
 #include "train/log.h"
 
-/* The oracle skips no steps, but a dynamic loss scale would skip steps while it decreases from 2^32. */
+/* The loss scale for fp16. The oracle skips no steps, but a dynamic loss scale would skip steps while it
+ * decreases from 2^32. */
 static const double DEFAULT_LOSS_SCALE = 64;
 
 /* ---- cases ---- */
@@ -38,10 +39,10 @@ static Err case_check(const Config *c, const Golden *g) {
         return err_user("the case has %lld encoder positions, but --encoder-seq-length is %lld",
                         (long long)has->encoder, (long long)c->seq_length);
     if (g->samples != c->derived.global_batch_size || g->samples % c->derived.micro_batch_size)
-        return err_user(
-            "the case has %lld samples per step, but --global-batch-size is %lld and --micro-batch-size %lld",
-            (long long)g->samples, (long long)c->derived.global_batch_size,
-            (long long)c->derived.micro_batch_size);
+        return err_user("the case has %lld samples per step, but --global-batch-size is %lld and "
+                        "--micro-batch-size is %lld",
+                        (long long)g->samples, (long long)c->derived.global_batch_size,
+                        (long long)c->derived.micro_batch_size);
     if (c->hidden_dropout > 0 || c->attention_dropout > 0 || c->classifier_dropout > 0)
         return err_user("with --hidden-dropout %g and --attention-dropout %g, implementations draw different "
                         "masks: set both to 0, and omit --classifier-dropout",
@@ -49,15 +50,15 @@ static Err case_check(const Config *c, const Golden *g) {
     return ERR_OK;
 }
 
-/* Returns a loss's name, or NULL if the model has no such loss. Numbers below MODEL_LOSSES are head losses, and higher
- * numbers are router losses. */
+/* Returns the name of a loss, or NULL if the model has no such loss. Numbers below MODEL_LOSSES denote the
+ * losses of heads, and higher numbers denote router losses. */
 static const char *loss_name(const Model *m, int loss) {
     if (loss < MODEL_LOSSES) return loss < m->plan.n_losses ? m->plan.loss[loss].name : NULL;
     return model_router_loss_coeff(m, loss - MODEL_LOSSES) ? ROUTER_LOSS_NAMES[loss - MODEL_LOSSES] : NULL;
 }
 
-/* Returns whether two names are equal. '_' in `theirs` also matches a blank, because the log's field names have '_'
- * instead of blanks. */
+/* Returns whether two names are equal. '_' in `theirs` also matches a space, because field names in the log
+ * contain '_' instead of spaces. */
 static bool names_same(const char *ours, const char *theirs) {
     while (*ours && (*ours == *theirs || (*ours == ' ' && *theirs == '_'))) ours++, theirs++;
     return !*ours && !*theirs;
@@ -70,15 +71,15 @@ static Err find_loss(const Model *m, const char *name, int *out) {
         if (ours && names_same(ours, name)) return str_free(&all), *out = i, ERR_OK;
         if (ours) str_printf(&all, "%s'%s'", all.len ? ", " : "", ours);
     }
-    const Err e =
-        err_user("curve.json has the loss %s, which this model lacks; it has %s", quote(name).s, all.s);
+    const Err e = err_user("curve.json has the loss %s, which this model lacks; the model has %s",
+                           quote(name).s, all.s);
     str_free(&all);
     return e;
 }
 
 enum {
     SPACES = 4
-}; /* a one-rank run's memory: activations and transients for the step and the full logits */
+}; /* memory spaces of a one-rank run: activations and transients, for the step and for the full logits */
 
 Err case_open(const Golden *g, const Config *c, Case *out) {
     *out = (Case){.golden = g, .vocab = c->derived.vocab_size, .config = *c, .arena = arena_new()};
@@ -165,8 +166,8 @@ static void to_tensors(const Case *c, const double *whole, double *out) {
         hf_gather(&c->map.tensors[i], NULL, whole, F64, out + c->at[i], F64);
 }
 
-/* Gathers a flat buffer from all ranks into the oracle's tensors. `out` is NULL on ranks that do not get the
- * result. */
+/* Gathers a flat buffer from all ranks into the oracle's tensors. `out` is NULL on ranks that do not receive
+ * the result. */
 static void gather_all(const Case *c, const Trainer *t, FlatBuffer kind, const void *flat, double scale,
                        double *out) {
     const Registry *whole = c->init->registry;
@@ -189,8 +190,8 @@ static uint64_t noise_key(const Param *p, const char *site) {
     return hash64(p->spec.name, strlen(p->spec.name), hash_name(site));
 }
 
-/* Adds noise to a gradient, except to elements that are exactly 0. These elements are empty sums, such as the gradient
- * for a token that does not occur. */
+/* Adds noise to a gradient, except to elements that are exactly 0. Such elements are empty sums, such as the
+ * embedding gradient of a token that does not occur. */
 static void perturb_gradient(const Param *p, Device *device, const Noise *noise, uint64_t seed,
                              int64_t step) {
     const int64_t n = param_logical_count(p);
@@ -299,15 +300,15 @@ static void share_weights(const CaseRun *c, Comm *comm) {
     wait_for_all(comm);
 }
 
-/* Runs one turn, and returns the device, which the next turn uses. */
+/* Runs one turn. Returns the device, so that the next turn can use it. */
 static Device *run_turn(const CaseRun *c, Comm *comm, Device *device) {
     Trace *heard = rank_is_printer(comm) ? c->trace : NULL;
     share_weights(c, comm);
-    /* With a memory plan, a GPU uses the same kernels as in training. Only one-rank runs have a plan, because each of
-     * several ranks would need a separate plan. */
+    /* After memory planning, a GPU uses the same kernels as in training. Only one-rank runs are planned,
+     * because each of several ranks would need a separate plan. */
     if (!comm) memory_plan_new(&c->config, comm, device);
-    /* The trainer has no memory plan, because one rank also computes the full logits, which need more memory than a
-     * step. */
+    /* The trainer receives no memory plan, because one rank also computes the full logits, which need more
+     * memory than a step. */
     Trainer *t = trainer_new(&c->config, NULL, comm, device);
     Registry *r = t->run.model->registry;
     registry_scatter_whole(c->of->init->registry, r);
@@ -343,7 +344,8 @@ static Err run_rank(void *arg, Comm *comm) {
     return ERR_OK;
 }
 
-/* Resets the options for narrow types, which the exact and fp64 lanes do not use. */
+/* In the exact and fp64 lanes, resets the options for narrow types, because these lanes do not use such
+ * types. */
 static void forget_narrow_types(Config *c, bool quantises) {
     if (c->lane != LANE_FP64 && c->lane != LANE_EXACT) return;
     if (!quantises) c->fp8_format = FP8_NONE;
@@ -365,7 +367,7 @@ Err case_run_turns(const Case *of, const Config *config, const CaseTurn *turns, 
     if (watch && (watch->trace || watch->probe))
         c->cuda_graph_impl = CUDA_GRAPH_NONE; /* ops in a replayed graph are not traced */
     if (all.each.config.derived.rotary_dim)
-        all.each.config.derived.max_position_embeddings = /* number of table rows that the case reads */
+        all.each.config.derived.max_position_embeddings = /* the number of table rows that the case reads */
             c->seq_length > of->golden->all.shape.positions ? c->seq_length : of->golden->all.shape.positions;
     const bool has_logits =
         (!watch || watch->logits) && config_ranks(c) == 1 && safetensors_find(of->golden->oracle, "logits");

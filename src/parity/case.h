@@ -10,13 +10,13 @@
 
 typedef struct Case {
     const Golden *golden; /* owned by the caller; must outlive the case */
-    Model *init;          /* the full model in F64, with the last case_run's initial parameters */
-    double *first;        /* the case's initial parameters, in the layout of `init` */
-    HfMap map;            /* maps the registry of `init` */
+    Model *init;          /* the full model in F64, with the initial parameters of the last case_run */
+    double *first;        /* the initial parameters of the case, in the layout of `init` */
+    HfMap map;            /* maps the parameters of `init` to the oracle's tensors */
     /* at: offset of each of the map's tensors in a Trace's arrays; total: number of elements in each array */
     int64_t *at, total;
-    /* [i] is the number that the model gives to the loss named golden->loss_names[i]. Router losses have the highest
-     * numbers. */
+    /* [i]: the model's number for the loss named golden->loss_names[i]; router losses have the highest
+     * numbers */
     int loss_of[GOLDEN_LOSSES];
     int64_t vocab;
     Config config; /* the options passed to case_open, modified for one rank */
@@ -24,7 +24,8 @@ typedef struct Case {
     Arena *arena;
 } Case;
 
-/* Opens a case and reads its initial weights. Returns a user error if the options do not fit the case. */
+/* Opens a case and reads its initial weights. Returns a user error if the options are not compatible with the
+ * case. */
 Err case_open(const Golden *, const Config *, Case *out);
 void case_close(Case *); /* must also be called after an error */
 
@@ -49,8 +50,9 @@ uint64_t trace_hash(const Case *, const Trace *);
 
 enum { NO_NOISE = -1 };
 
-/* The noise that a run adds. Let xi be a standard normal number seeded by --seed. A weight w becomes w * (1 + weights *
- * xi). At every step, a gradient g becomes g + gradients * rms(g) * xi. Noise is supported only on one rank in fp64. */
+/* The noise that a run adds. Let xi be a standard normal random number seeded by --seed. A weight w becomes w
+ * * (1 + weights * xi). At every step, a gradient g becomes g + gradients * rms(g) * xi. Noise is supported
+ * only on one rank in fp64. */
 typedef struct Noise {
     int draw; /* selects the numbers xi; NO_NOISE means no noise */
     double weights, gradients;
@@ -64,7 +66,7 @@ typedef struct CaseWatch {
     /* called after the main gradients are summed */
     void (*gradients)(void *arg, Trainer *, const StepReport *);
     void (*updated)(void *arg, Trainer *, const StepReport *); /* called after the parameters are updated */
-    TapeTrace *trace;                                          /* called with `arg` on every tape */
+    TapeTrace *trace;                                          /* called with `arg` for ops of all tapes */
     TapeProbe *probe;
     void *arg;
     /* whether to compute the full logits, in an additional forward pass before the first step. `trace` and `probe`
@@ -79,7 +81,8 @@ typedef struct CaseWatch {
  * another. The options must have passed the rules and trainer_check. If `watch` is NULL, there are no callbacks, and
  * logits are computed. */
 Err case_run(const Case *, const Config *, Noise, const CaseWatch *, Trace *out);
-/* Runs the same options several times in sequence, in one world. The turns' watches may differ only in `arg`. */
+/* Runs the case several times in sequence with the same options, in one world. The watches of the turns may
+ * differ only in `arg`. */
 typedef struct CaseTurn {
     Noise noise;
     const CaseWatch *watch;

@@ -20,7 +20,7 @@ static void judge_bits(const Case *c, const char *quantity, const double *x, con
     for (int64_t i = 0; i < c->map.count; i++) {
         const int64_t at = c->at[i], n = hf_count(&c->map.tensors[i]);
         TensorError e = {.relative = distance_of(x + at, y + at, n)};
-        /* finds the first difference */
+        /* finds the first element that differs */
         while (e.worst < n - 1 && x[at + e.worst] == y[at + e.worst]) e.worst++;
         if (!isfinite(e.relative)) e.relative = INFINITY;
         row_add(row, c->map.tensors[i].name, e, BOUND_EQUAL, INFINITY, (int64_t)ranks[at + e.worst]);
@@ -37,7 +37,7 @@ static void judge_exact(const Case *c, const Trace *x, const Shared *shared, Cel
     r->oracle.rows = *shared->exact;
 }
 
-/* Judges a run in a lane by parity.h's bounds. */
+/* Judges a run in a lane by the bounds that parity.h describes. */
 static Err judge_by_noise(const Case *c, Lane lane, const Trace *x, const Trace *reference,
                           const Shared *shared, ParityReport *report) {
     *report = parity_report(c, lane);

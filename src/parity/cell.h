@@ -1,8 +1,8 @@
 /* One cell in a sweep: a case in a lane and a layout. The lanes' criteria are
  *
  *   fp64, fp32   within parity.h's bounds, compared with the oracle and with the lane's one-rank run
- *   exact        bitwise equal to the one-rank run (compared by a hash of all losses and all final parameters), which
- *                must pass its verdict against the oracle
+ *   exact        bitwise equal to the one-rank run (compared by a hash of all losses and all final
+ *                parameters); the one-rank run must pass its verdict against the oracle
  *   lower        precision.h's verdict for this layout, and the verdict for the same options in fp64
  *
  * A non-finite number fails in every lane. */
@@ -14,7 +14,7 @@
 
 enum { LANES = LANE_EXACT + 1 };
 
-/* The one-rank runs that all of a case's cells share. */
+/* The one-rank runs that all cells of a case share. */
 typedef struct Shared {
     Trace *alone[LANES]; /* [LANE_FP64] is always set; other elements are set if a cell uses the lane */
     Trace *noisy[LANES][PARITY_DRAWS]; /* noisy runs for fp64 and fp32 */
@@ -31,14 +31,14 @@ typedef struct CellResult {
     Finding finding; /* set if the cell fails in lane fp64 or exact */
 } CellResult;
 
-/* Judges a cell's run, `ours`. `result` may be in shared memory. */
+/* Judges `ours`, the run of a cell. `result` may be in shared memory. */
 Err cell_judge(const Case *, const Config *, const Trace *ours, const Shared *, CellResult *);
 /* Returns the row with the largest ratio of error to bound, or NULL if there are no rows. */
 const Row *cell_worst(const CellResult *);
-/* Returns the largest ratio of error to bound in a layer, given as an index into Row.layer. */
+/* Returns the largest ratio of error to bound in the layer with this index in Row.layer. */
 double cell_layer(const CellResult *, int layer);
-/* Returns the smallest relative error of a layer's gradients that the verdict would reject (precision.h), or NaN if
- * it was not measured. */
+/* Returns the power of the verdict (precision.h): the smallest relative error of a layer's gradients that the
+ * verdict would reject. Returns NaN if the power was not measured. */
 double cell_power(const CellResult *);
 
 /* Appends the non-default options for ranks and schedules, such as "tp2 sp pp2 zero1", or "one rank" if all are

@@ -60,7 +60,7 @@ static double *logits_of(const Choices *c, const ChoiceRank *at, int64_t token) 
 
 /* ---- a call's tokens ---- */
 
-/* The logits [s,b,e] in a call of op_route, and the index of each row's token within the step. */
+/* The logits [s,b,e] of a call to op_route, and the index of each row's token within the step. */
 typedef struct Rows {
     const Call *call;
     Device *device;
@@ -99,7 +99,7 @@ static void record(const Choices *c, const ChoiceRank *at, const Rows *r) {
     device_view_end(&scores);
 }
 
-/* ---- following ---- */
+/* ---- routing like the followed run ---- */
 
 static bool same_choice(const Rows *r, int64_t row, const int64_t *chosen, const double *wanted) {
     for (int64_t j = 0; j < r->topk; j++)
@@ -107,9 +107,9 @@ static bool same_choice(const Rows *r, int64_t row, const int64_t *chosen, const
     return true;
 }
 
-/* Returns how much expert e's logit changes per unit of push towards the wanted experts. It is 1 for wanted experts and
- * -1 for all others. `beside` applies to unwanted experts in a wanted expert's group, because their scores help the
- * group but compete with the wanted expert. */
+/* Returns how much expert e's logit changes per unit of push towards the wanted experts. The result is 1 for
+ * wanted experts, and `beside` for other experts in a wanted expert's group, because their scores help the
+ * group but compete with the wanted expert. For all other experts, the result is -1. */
 static double push_of(const Rows *r, const double *wanted, int64_t e, double beside) {
     const int64_t groups = ((const RouteAttr *)r->call->attr)->groups,
                   size = r->experts / (groups > 1 ? groups : r->experts);
@@ -121,15 +121,16 @@ static double push_of(const Rows *r, const double *wanted, int64_t e, double bes
     return sign;
 }
 
-/* A push's direction: its starting point, and its effect on unwanted experts in a wanted expert's group. */
+/* The direction of a push: the logits from which it starts, and its effect on unwanted experts in a wanted
+ * expert's group. */
 typedef struct Direction {
     const double *const *from; /* [n], the initial logits; NULL means the router's logits */
     double beside;             /* the effect on unwanted experts (push_of) */
 } Direction;
 
-/* Computes chosen [n,k], the router's choices if the direction's logits are pushed by `by` towards the wanted
- * experts. Sinkhorn scores, which replace the logits, are exponentials of logits, so
- * they are multiplied by exp(push). */
+/* Sets chosen [n,k] to the experts that the router selects if the direction's initial logits are pushed by
+ * `by` towards the wanted experts. If the router selects by Sinkhorn scores instead of logits, the scores are
+ * multiplied by exp(push), because they are exponentials of logits. */
 static void choose_pushed(const Rows *r, const double *const *wanted, const double *by, Direction towards,
                           int64_t *chosen) {
     const Call *c = r->call;
@@ -155,7 +156,7 @@ static void choose_pushed(const Rows *r, const double *const *wanted, const doub
     free(logits.data), free(select.data), free(probs.data);
 }
 
-/* Returns the largest difference between row i of the router's logits and the direction's initial logits. */
+/* Returns the largest difference between the router's logits and the direction's initial logits, in row i. */
 static double start_of(const Rows *r, Direction towards, int64_t i) {
     const double *own = (const double *)r->call->in[0]->data + i * r->experts;
     double most = 0;
@@ -164,8 +165,8 @@ static double start_of(const Rows *r, Direction towards, int64_t i) {
     return most;
 }
 
-/* By bisection, lowers each margin to the smallest push in one direction that results in the wanted choice. A margin of
- * 0 means that the choice does not differ. */
+/* By bisection, lowers each margin to the smallest push in one direction that makes the router select the
+ * wanted experts. A margin of 0 means that the router already selects them. */
 static void lower_margins(const Rows *r, const double *const *wanted, Direction towards, double *margin) {
     enum { HALVINGS = 40 };
     const double widest = 64; /* rounding cannot swap two experts whose logits differ by this much */
@@ -190,7 +191,7 @@ static void lower_margins(const Rows *r, const double *const *wanted, Direction 
 
 static double largest_margin(const Rows *r, const double *const *wanted, const double *const *followed,
                              const bool *differs) {
-    /* Without groups, all of these values give equal results. */
+    /* if experts have no groups, all of these values give equal results */
     static const double beside[] = {-1, -0.5, 0, 0.5, 1};
     const int directions =
         ((const RouteAttr *)r->call->attr)->groups > 1 ? (int)(sizeof beside / sizeof *beside) : 1;
@@ -203,7 +204,8 @@ static double largest_margin(const Rows *r, const double *const *wanted, const d
     return largest;
 }
 
-/* Replaces the experts and probabilities. The op chooses the wanted experts, because only their scores are 1. */
+/* Replaces a call's selected experts and their probabilities by running the op with a score of 1 for each
+ * wanted expert, and 0 for all others. */
 static void replace(const Rows *r, const double *const *wanted) {
     const Call *c = r->call;
     Tensor select = *c->in[0];
@@ -219,8 +221,8 @@ static void replace(const Rows *r, const double *const *wanted) {
     free(score);
 }
 
-/* Follows the choices. `counts` is false in one of the two runs of a recomputed block, so that its choices are counted
- * once. */
+/* Replaces the selected experts with those of the followed run. `counts` is false in one of the two runs of a
+ * recomputed block, so that differences are counted only once. */
 static void follow(const ChoiceProbe *p, const ChoiceRank *at, const Rows *r, bool counts) {
     const double **wanted = mem_alloc((size_t)(r->n + 1) * sizeof *wanted),
                  **logits = mem_alloc((size_t)(r->n + 1) * sizeof *logits);

@@ -1,29 +1,30 @@
-/* Records the experts that a run chose, and makes another run choose the same experts. The choice of an expert is
- * discrete. If two scores differ by less than a precision's rounding error, correct code may choose either expert. A
- * run in low precision is therefore compared with fp64 runs that follow its choices. The choices are judged separately,
- * by how much the scores differ where the two precisions choose different experts. */
+/* Records the experts that the routers of a run select, and makes another run select the same experts. The
+ * selection of an expert is discrete. If two scores differ by less than a precision's rounding error, correct
+ * code may select either expert. A low-precision run is therefore compared with fp64 runs that follow its
+ * routing. The routing is judged separately, by how much the scores differ where the two precisions select
+ * different experts. */
 #pragma once
 
 #include "config/config.h"
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* The choices of every step and router (in registry order) for every token of the global batch, sample by
- * sample. A router may choose twice: once for the layer and, for its load-balancing losses, once by the scores
- * alone. */
+/* The selected experts for each step, router (in registry order) and token of the global batch, sample by
+ * sample. A router may select experts twice: once for the layer and, for its load-balancing losses, once by
+ * the scores alone. */
 typedef struct Choices {
     int64_t steps, routers, samples, seq, topk, experts; /* routers is 0 if the case has no experts */
-    double *expert; /* [steps, routers, CHOICES_PASSES, samples, seq, topk]; -1 if no expert was chosen */
+    double *expert; /* [steps, routers, CHOICES_PASSES, samples, seq, topk]; -1 if no expert was selected */
     double *logits; /* [steps, routers, samples, seq, experts]; -infinity if there is no logit */
-    /* [steps, routers]: the largest margin (choices_probe) among choices that a following run would have made
-     * differently */
+    /* [steps, routers]: the largest margin (choices_probe) among tokens for which the following run would
+     * have selected other experts */
     double *margin;
-    int64_t flips; /* how many choices a following run would have made differently */
+    int64_t flips; /* how often the following run would have selected other experts */
 } Choices;
 
 enum { CHOICES_PASSES = 2 };
 
-/* Returns Choices with only the sizes set. The caller provides the memory. */
+/* Returns a Choices structure in which only the sizes are set. The caller provides the memory. */
 Choices choices_of(const Registry *, const Config *, int64_t steps, int64_t samples, int64_t seq);
 /* choices_elements returns the total number of elements in all three arrays. choices_place places the arrays in memory
  * of this size. */
@@ -39,7 +40,8 @@ typedef struct ChoiceRank {
 typedef struct ChoiceProbe {
     const Registry *whole; /* a registry that contains all router names */
     Choices *record;
-    /* the choices to follow, or NULL if choices are only recorded; following is supported only on one rank in F64 */
+    /* the routing to follow, or NULL if routing is only recorded; following is supported only on one rank in
+     * F64 */
     const Choices *follow;
     ChoiceRank *rank; /* [ranks] */
 } ChoiceProbe;
@@ -48,10 +50,11 @@ typedef struct ChoiceProbe {
 void choices_step(ChoiceProbe *, int rank, int64_t step);
 /* Merges all ranks' records in all processes. Call this function after each step. */
 void choices_merge(ChoiceProbe *, Comm *, int64_t step);
-/* A TapeProbe for a run's ranks. It records the routers' choices, or replaces them with the choices in `follow`. If a
- * choice differs, its margin is an upper bound on the smallest change in the logits that makes the router choose the
- * followed experts. A number d is added to these experts' logits, and subtracted from those of all other experts. If
- * the router limits groups, it is subtracted for experts in other groups. There are two searches: one starts from the
- * router's logits, and one from the followed run's logits. The second search adds to d the largest difference between
- * these logits. The margin is the smallest result. */
+/* A TapeProbe for the ranks of a run. Records the experts that the routers select and, if `follow` is set,
+ * replaces them with the experts in `follow`. If the experts differ, the margin is an upper bound on the
+ * smallest change in the logits that makes the router select the followed experts. A number d is added to
+ * these experts' logits, and subtracted from those of all other experts. If the router limits groups, several
+ * multiples of d are tried for other experts in the same groups. There are two searches: one starts from the
+ * router's logits, and one from the followed run's logits. The second search adds to d the largest difference
+ * between these logits. The margin is the smallest result. */
 void choices_probe(ChoiceProbe *, const Tape *, TapePoint, const OpDef *, const Call *);

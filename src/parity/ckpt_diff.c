@@ -9,7 +9,7 @@
 
 /* ---- one tensor ---- */
 
-/* A part in one checkpoint, with its n boxes. */
+/* A part in one checkpoint, and the n boxes into which it is divided. */
 typedef struct Part {
     const Ckpt *ckpt;
     const CkptTensor *boxes;
@@ -97,7 +97,8 @@ typedef struct Comparison {
 
 enum { LINES_MOST = 20 };
 
-/* Returns whether to print a line for the next tensor that differs. Further tensors are only counted. */
+/* Counts a tensor that differs, and returns whether to print a line for it. At most LINES_MOST lines are
+ * printed. */
 static bool takes_line(Comparison *c) {
     c->tally.differ++;
     return c->lines++ < LINES_MOST;
@@ -183,7 +184,8 @@ static Err compare_tensor(Comparison *c, const Part *a, const Part *b) {
 
 /* ---- all tensors ---- */
 
-/* Returns the part that begins at tensor `at` of the sorted manifest. After the last part, n is 0. */
+/* Returns the part that begins at tensor `at` of the sorted manifest. At the end of the manifest, returns a
+ * part without boxes. */
 static Part part_at(const Ckpt *c, int64_t at, bool weights_only) {
     const Manifest *m = &c->manifest;
     Part p = {.ckpt = c, .boxes = &m->tensors[at]};

@@ -7,7 +7,8 @@
 
 typedef struct CkptDiffOptions {
     DiffOptions diff;
-    /* whether to omit the optimizer state and the run's progress, which is also omitted if diff.only is set */
+    /* whether to omit the optimizer state and the run's progress; if diff.only is set, progress is always
+     * omitted */
     bool weights_only;
 } CkptDiffOptions;
 

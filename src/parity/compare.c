@@ -35,8 +35,8 @@ TensorError tensor_error(const double *x, const double *y, int64_t n, int64_t wi
     return e;
 }
 
-/* Returns the ratio of error to bound. Returns infinity for a NaN, which no comparison would detect. An infinite
- * elementwise bound means that single elements are not judged. */
+/* Returns the ratio of error to bound. Returns infinity for a NaN, because comparisons with a NaN are false.
+ * An infinite elementwise bound means that single elements are not judged. */
 static double excess(TensorError e, double bound, double elementwise_bound) {
     const double relative = e.relative / bound,
                  element = isinf(elementwise_bound) ? 0 : e.elementwise / elementwise_bound;
@@ -104,7 +104,7 @@ bool report_is_weak(const Report *r) {
     return weak;
 }
 
-/* Prints an error and its bound. An infinite bound means that there is none. */
+/* Prints an error and its bound. An infinite bound means that the error is not judged. */
 static void print_pair(double x, double bound, Str *out) {
     if (isinf(bound))
         str_printf(out, " %11s %11s", "-", "-");

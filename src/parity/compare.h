@@ -15,7 +15,7 @@ typedef struct TensorError {
     int64_t worst;      /* flat index of the element with the largest elementwise error */
 } TensorError;
 
-/* A quantity's scale; errors in its near-zero tensors are relative to this scale. */
+/* The scale of a quantity. Errors in near-zero tensors are relative to this scale. */
 typedef struct Scale {
     double norm, rms; /* maxima over all of the quantity's tensors */
 } Scale;
@@ -29,13 +29,13 @@ TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64
 
 enum { NO_RANK = -1 };
 
-/* How many layers a row distinguishes. The last entry in Row.layer covers all other layers and tensors outside
- * layers. */
+/* The number of layers that a row distinguishes. The last entry in Row.layer covers all other layers and
+ * tensors outside layers. */
 enum { ROW_LAYERS = 32 };
 
 typedef struct Row {
     char quantity[32];
-    TensorError error; /* errors of the worst tensor, which has the largest ratio of error to bound */
+    TensorError error; /* errors of the tensor with the largest ratio of error to bound */
     double bound, elementwise_bound;
     char worst[160]; /* name of the worst tensor */
     int64_t rank;    /* the rank that updates the worst element, or NO_RANK if all ranks have equal values */
@@ -58,8 +58,8 @@ typedef struct RowPair {
     bool is_element;
 } RowPair;
 RowPair row_pair(const Row *);
-/* Appends a text such as "gradient of x: 3e-05, 12 times its bound of 2.5e-06". If the quantity must be equal, the
- * text states this instead of a bound. */
+/* Appends a text such as "gradient of x: 3e-05, 12 times its bound of 2.5e-06". If the quantity must be equal
+ * to its reference, the text states this requirement instead of a bound. */
 void row_describe(const Row *, Str *out);
 
 enum { REPORT_ROWS = 32 };
@@ -71,15 +71,16 @@ typedef struct Report {
 /* Adds an empty row. */
 Row *report_row(Report *, const char *quantity);
 bool report_passes(const Report *); /* also true if there are no rows */
-/* Returns whether only power rows fail. All results are then within their bounds, but the bounds are too wide. */
+/* Returns whether only power rows fail. In this case, all results are within their bounds, but the bounds are
+ * too wide. */
 bool report_is_weak(const Report *);
 void report_print(const Report *, Str *out);
 /* Appends row_describe's text for each failing row, with a prefix, on a separate line. */
 void report_failures(const Report *, const char *prefix, Str *out);
 json_t *report_json(const Report *); /* returns a list */
 
-/* Returns the layer number in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3...", or -1 if there is
- * none. */
+/* Returns the layer number in a Hugging Face name such as "model.layers.3.mlp..." or "transformer.h.3...", or
+ * -1 if the name has none. */
 int compare_layer(const char *tensor);
 
 /* Returns a JSON string. Text that is not UTF-8 is quoted. */

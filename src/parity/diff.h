@@ -9,7 +9,7 @@
 
 typedef struct DiffOptions {
     double bound;     /* the largest relative difference that passes; NaN if only equal values pass */
-    bool common;      /* whether to ignore items that only one side has; otherwise, they are differences */
+    bool common;      /* whether items that only one side has are ignored, not counted as differences */
     const char *only; /* compares only quantities or tensors whose names contain this text; NULL means all */
 } DiffOptions;
 

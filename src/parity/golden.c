@@ -97,9 +97,9 @@ static Err read_curve(Golden *g, const char *path) {
 
 /* ---- batches.safetensors ---- */
 
-/* The tensors in batches.safetensors. Their shape is [steps, samples, elements in the field], or [steps, samples] if
- * the field has one number per sample. A length is stored as a mask over the counted elements: ones followed by
- * zeros. */
+/* The tensors in batches.safetensors. Their shape is [steps, samples, elements in the field], or [steps,
+ * samples] for a field with one number per sample. A length is stored as a mask over the counted elements:
+ * ones followed by zeros. */
 static const struct {
     const char *name;
     FieldId field;
@@ -150,9 +150,9 @@ static Err read_field(Golden *g, const char *path, const char *name, FieldId fie
                   dim[] = {g->all.b / g->samples, g->samples, columns};
     const Tensor want = tensor_make(NULL, dtype, per_sample ? 2 : 3, dim);
     if (x->dtype != dtype || !tensor_same_shape(x, &want) || g->name_of[field])
-        return err_user(
-            "'%s': \"%s\" must be the only tensor of its field, of type %s and shape [steps, samples%s]",
-            path, name, dtype_name(dtype), per_sample ? "" : ", positions");
+        return err_user("'%s': \"%s\" must be the only tensor for its field and have type %s and shape "
+                        "[steps, samples%s]",
+                        path, name, dtype_name(dtype), per_sample ? "" : ", positions");
     g->name_of[field] = name;
     if (shifts) g->name_of[FIELD_labels] = name;
     take_field(g, field, x->data, columns);
@@ -175,7 +175,7 @@ static Err read_sizes(Golden *g, const char *path) {
             "'%s' has no I64 tensor \"tokens\" or \"dec_tokens\" of shape [steps, samples, positions%s]",
             path, g->shifted ? " + 1" : "");
     if (tokens->dim[0] < g->n_steps)
-        return err_user("'%s' has %lld steps of tokens, but curve.json has %lld", path,
+        return err_user("'%s' has tokens for %lld steps, but curve.json has %lld steps", path,
                         (long long)tokens->dim[0], (long long)g->n_steps);
     const bool fits =
         below && below->ndim == 3 && below->dim[0] == tokens->dim[0] && below->dim[1] == tokens->dim[1];
@@ -200,7 +200,7 @@ static Err read_batches(Golden *g, const char *path) {
     }
     if (g->shifted) return ERR_OK;
     for (int64_t i = 0; i < g->all.b * g->all.shape.positions; i++)
-        if (g->all.loss_mask[i] == 0) g->all.labels[i] = 0; /* a label with weight 0 may be any number */
+        if (g->all.loss_mask[i] == 0) g->all.labels[i] = 0; /* a label with loss weight 0 may be any number */
     return ERR_OK;
 }
 
@@ -237,15 +237,17 @@ static Err lacks_field(FieldId field, const Config *c) {
     for (int i = 0; i < N_TENSORS; i++)
         if (TENSORS[i].field == field)
             str_printf(&names, "%s\"%s\"", names.len ? " or " : "", TENSORS[i].name);
-    const Err e = err_user("batches.safetensors has no %s, which this --model %s reads; add it, or change "
-                           "the options of the model's inputs",
-                           names.s, ModelFamily_spellings[c->model]);
+    const Err e =
+        err_user("batches.safetensors has no %s, which this --model %s reads; add the tensor, or change "
+                 "the options for the model's inputs",
+                 names.s, ModelFamily_spellings[c->model]);
     str_free(&names);
     return e;
 }
 
-/* Weights, positions and starts may be missing, because they have defaults. Token types and sentence labels may be
- * present even if the model does not read them, because some options do not use these fields. */
+/* Weights, positions and starts may be missing, because they have defaults. Token types and sentence labels
+ * may be present even if this model does not read them, because the model reads them only with certain
+ * options. */
 Err golden_check(const Golden *g, const Config *c) {
     Arena *arena = arena_new();
     const FieldSet all = model_plan(c, arena).sample.fields;

@@ -23,7 +23,7 @@ typedef struct Golden {
     char *loss_names[GOLDEN_LOSSES]; /* names of the individual losses in curve.json */
     int n_losses;
     int64_t samples; /* number of samples per step */
-    /* all steps' samples; fields that the file lacks have the values that batch_reset sets */
+    /* all steps' samples; a field that the file lacks has the value that batch_reset sets */
     Batch all;
     const char *name_of[FIELDS]; /* name of the tensor that contains the field, or NULL if there is none */
     bool shifted;                /* whether labels are the next tokens */
@@ -38,11 +38,11 @@ void golden_close(Golden *);
  * Megatron-LM's defaults. For a T5 model without scaled logits, the oracle may have tied the output layer
  * (hf_config_fit). */
 void golden_complete(const Golden *, Config *);
-/* Checks that the batches have exactly the fields that the model described by the options reads, and that ids and masks
- * are valid. */
+/* Checks that the batches have exactly the fields that the model described by the options reads, and that
+ * token ids and masks are valid. */
 Err golden_check(const Golden *, const Config *);
-/* Reports an error for each option on the last command line that sets the length of the run, because the case sets this
- * length. */
+/* If the last command line contains options that set the number of steps, reports an error for each of them,
+ * because the case sets this number. */
 void golden_refuse(Args *);
 /* Loads those samples of a step whose indices are batch->indices. */
 void golden_batch(const Golden *, int64_t step, Batch *);

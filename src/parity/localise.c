@@ -24,11 +24,11 @@ typedef struct Search {
     int64_t step;                     /* the first differing step */
     double bound[RECORD_UPDATED + 1]; /* bound for each kind, from the RMS of its tensors */
     Log *ref, *logs;
-    const Record *found; /* the record on the first rank whose error exceeds the bound */
+    const Record *found; /* the first record whose error exceeds the bound, on the lowest such rank */
     int rank;
 } Search;
 
-/* ---- which step ---- */
+/* ---- the first wrong step ---- */
 
 static bool differs(double x, double y) { return !(fabs(x - y) <= BOUND * fabs(y)); }
 
@@ -131,8 +131,8 @@ static const Record *whole_of(const Search *s, const Record *r) {
     return log_find(s->ref, r);
 }
 
-/* Finds the first wrong record in the one-rank run's order, so that this record's inputs are correct. A collective's
- * result comes after the value from which it was computed. */
+/* Finds the first wrong record in the order of the one-rank run, so that the inputs of this record are
+ * correct. The result of a collective comes after the value from which it was computed. */
 static void find_first(Search *s) {
     int64_t first = INT64_MAX;
     for (int rank = 0; rank < s->ranks; rank++)
@@ -264,8 +264,8 @@ static const char *const PHASES[] = {
     [RECORD_UPDATED] = "update",
 };
 
-/* Returns the op that caused a wrong incoming gradient. This is the last collective whose backward pass wrote the
- * gradient on this rank. If no op wrote the gradient, it is the transfer from the next pipeline stage. */
+/* Returns the op that caused a wrong incoming gradient: the last collective whose backward pass wrote the
+ * gradient on this rank. If no op wrote the gradient, returns the transfer from the next pipeline stage. */
 static const char *bringer(const Search *s) {
     const Record *f = s->found, *first = s->logs[s->rank].records;
     for (const Record *r = f; r >= first && r->step == f->step; r--)
@@ -294,7 +294,7 @@ static const char *which_sum(const Search *s) {
     return out[true] == all[true] && out[false] == all[false] ? "gradient" : "grad_sum";
 }
 
-/* Finds an output that would be correct as a sum over ranks, but that an op used before the sum. */
+/* Finds an output that is one rank's summand, but that an op used before the sum over ranks was computed. */
 static const Record *unsummed(const Search *s) {
     const Record *f = s->found;
     if (f->kind != RECORD_OUTPUT || f->moved || f->from < 0) return NULL;
@@ -302,7 +302,8 @@ static const Record *unsummed(const Search *s) {
     return summand_axes(s, from) && !summand_axes(s, f) ? from : NULL;
 }
 
-/* Returns whether the parameter's update was correct. If so, the fault is in the gathering of the parameters. */
+/* Returns whether the update of the parameter was correct. If it was, the fault is in the all-gather of
+ * parameters. */
 static bool was_right(const Search *s) {
     const Record *f = s->found;
     if (f->kind != RECORD_START || (f->step > 0 && f->step == s->logs[s->rank].first)) return false;
@@ -342,8 +343,8 @@ static void describe(const Search *s, Finding *f) {
         op = "grad_sum";
     if (was_right(s)) op = "param_gather";
     if (summand)
-        snprintf(f->signature, sizeof f->signature, "op '%s' got a summand: the sum over ranks is missing",
-                 r->op);
+        snprintf(f->signature, sizeof f->signature,
+                 "op '%s' received a summand: the sum over ranks is missing", r->op);
     snprintf(f->phase, sizeof f->phase, "%s", r->again ? "recompute" : PHASES[r->kind]);
     snprintf(f->op, sizeof f->op, "%s", op ? op : !strcmp(r->op, "bias") ? "linear" : r->op);
     snprintf(f->place, sizeof f->place, "%s", r->received ? whole->place : r->place);

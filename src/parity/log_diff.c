@@ -73,8 +73,8 @@ static bool is_run(const json_t *record) {
 
 /* ---- non-finite numbers ---- */
 
-/* The words for non-finite numbers. Python's json module writes them without quotes, and protobuf writes them with
- * quotes. */
+/* The words for non-finite numbers. Python's json module writes these words without quotes, and protobuf
+ * writes them with quotes. */
 static const struct {
     const char *word;
     double value;
@@ -254,7 +254,7 @@ static Err read_log(const char *path, Names *names, Log *log) {
     return e;
 }
 
-/* ---- comparing ---- */
+/* ---- comparison ---- */
 
 typedef struct Quantity {
     int64_t steps, first, beyond, largest_at; /* `first` and `beyond` are steps, or -1 if there is none */
@@ -269,8 +269,8 @@ typedef struct Comparison {
     int64_t values;                 /* number of values that are present in both logs */
 } Comparison;
 
-/* Returns whether a quantity is a loss that is finite in neither log. Such a loss counts as a difference, unless the
- * step was skipped. */
+/* Returns true if a quantity is a loss that is finite in neither log. Such a loss counts as a difference,
+ * unless the step was skipped. */
 static bool is_lost(const Comparison *c, int q, const LogStep *x, const LogStep *y) {
     const size_t n = strlen(c->names.name[q]);
     if (n < 4 || strcmp(c->names.name[q] + n - 4, "loss") || isfinite(x->value[q]) || isfinite(y->value[q]))

@@ -8,8 +8,8 @@
 #include "base/err.h"
 #include "parity/diff.h"
 
-/* Appends a row for each quantity: the number of common steps, the first step that differs, the first step that
- * exceeds the bound, and the largest relative difference. A line that is not a record is an error, unless a killed
- * run left the line incomplete. An incomplete line is the last one and has no newline, or it precedes a run's header.
- * Logs without a common step are also an error. */
+/* Appends a row for each quantity: the number of common steps, the first step that differs, the first step
+ * that exceeds the bound, and the largest relative difference. A line that is not a record is an error,
+ * unless a killed run left the line incomplete. An incomplete line either is the last line and has no
+ * newline, or precedes a run's header. Logs without a common step are also an error. */
 Err log_diff(const char *a, const char *b, const DiffOptions *, Diff *, Str *out);

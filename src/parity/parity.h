@@ -2,16 +2,17 @@
  * the lane and layout that the options set, and compares the results with an independent implementation's float64
  * results.
  *
- * fp64 and fp32. Let u be the lane's unit roundoff, and K the number of terms in a step's longest sum (over tokens,
- * vocabulary or widths). The case is also run up to three times in fp64 with noise. Let xi be a standard normal random
- * number. Every weight w becomes w * (1 + u*xi), as if it were rounded once. Every gradient g in every step becomes g +
- * u*sqrt(K)*rms(g)*xi, as if it were rounded sqrt(K) times, unless g is exactly 0. A tensor's amplification kappa is
- * its largest change relative to the run without noise, divided by u. A step in a curve uses the largest kappa among
- * all steps up to this one, because a single number may by chance not change. The bound is 8 * u * max(kappa, sqrt(K)).
- * The noise is as large as the rounding that it models, so linearity is not assumed. The bound does not depend on the
- * oracle. A wrong formula changes all runs equally and does not widen the bound.
+ * fp64 and fp32. Let u be the lane's unit roundoff, and K the number of terms in a step's longest sum (over
+ * tokens, vocabulary or widths). The case is also run up to three times in fp64 with noise. Let xi be a
+ * standard normal random number. Every weight w becomes w * (1 + u*xi), as if it were rounded once. Every
+ * gradient g in every step becomes g + u*sqrt(K)*rms(g)*xi, as if it were rounded sqrt(K) times, unless g is
+ * exactly 0. A tensor's amplification kappa is its largest change relative to the run without noise, divided
+ * by u. A step in a curve uses the largest kappa among all steps up to this one, because noise may leave a
+ * single number almost unchanged by chance. The bound is 8 * u * max(kappa, sqrt(K)). The noise is as large
+ * as the rounding that it models, so linearity is not assumed. The bound does not depend on the oracle. A
+ * wrong formula changes all runs equally and does not widen the bound.
  *
- * Lower precision. The options must first pass the verdict above in fp64 on one rank, so a wrong formula or option
+ * Lower precision. The options must first pass the fp64 verdict on one rank, so a wrong formula or option
  * fails in any precision. The low-precision run is then judged against fp64 (precision.h). */
 #pragma once
 
@@ -22,10 +23,11 @@
 #include "parity/golden.h"
 #include "parity/precision.h"
 
-/* The maximum number of noise draws. A tensor's error is often the error of its most sensitive element (Adam's step
- * where the gradient is nearly 0). A single draw may barely change this element. The probability that a normal number
- * exceeds 8 times another one is 8 %. The probability that it exceeds 8 times the largest of three is only 0.2 %. More
- * draws can only widen a bound, so drawing stops when all tensors pass. */
+/* The maximum number of noise draws. A tensor's error is often the error of its most sensitive element, such
+ * as an element with a nearly zero gradient in an Adam update. A single draw may barely change this element.
+ * The probability that a normal number exceeds 8 times another one is 8 %. The probability that a normal
+ * number exceeds 8 times the largest of three others is only 0.2 %. More draws can only widen a bound, so
+ * drawing stops when all tensors pass. */
 enum { PARITY_DRAWS = 3 };
 
 typedef struct ParityReport {
@@ -51,8 +53,8 @@ ParityReport parity_report(const Case *, Lane);
 Noise parity_noise(const ParityReport *, int draw);
 Err parity_judge(const Case *, const Trace *ours, const Trace *exact, Trace *const *noisy,
                  const Trace *reference, ParityReport *);
-/* parity_print writes the report as a table, and parity_json as JSON. `threads` is Derived's number of threads per
- * rank. */
+/* parity_print writes the report as a table, and parity_json as JSON. `threads` is the number of threads per
+ * rank in Derived. */
 void parity_print(const ParityReport *, const char *case_name, const Config *, int64_t threads, Str *out);
 /* The first bytes of each kind of report that parity_run or a sweep (sweep.h) writes. */
 #define PARITY_JSON_HEAD "{\n  \"schema\": 2,\n  \"provenance\": "

@@ -41,7 +41,7 @@ bool precision_is_low(const Config *c) {
 
 static bool is_fp8(const Judge *p) { return p->config.fp8_format != FP8_NONE; }
 
-/* Returns d: a few ulps of the coarsest type, so that draws round independently, but at most a quarter. */
+/* Returns d: a few ulps of the coarsest type, so that draws round independently, but at most 1/4. */
 static double dither_of(const Config *c) {
     double u = c->lane == LANE_BF16 ? dtype_roundoff(BF16) : dtype_roundoff(F16);
     if (c->fp8_format != FP8_NONE) u = fp8_roundoff(c->fp8_format == FP8_HYBRID ? E5M2 : E4M3);
@@ -115,7 +115,7 @@ static Err run_judged(const Judge *p, int first, int end) {
     return e;
 }
 
-/* Runs y or, if `stores`, z. */
+/* Runs y or, if `stores` is true, z. */
 static Err run_fp64(Judge *p, int draw, const Trace *followed, bool stores, Trace *out) {
     ChoiceRank rank;
     Watch w = {.choices = {p->of->init->registry, &out->choices, &followed->choices, &rank}};
@@ -220,7 +220,7 @@ static double mean_square(const Series *s, int n) {
     return rms * rms;
 }
 
-/* The median is insensitive to one draw with a rare large event. */
+/* Returns the median, because it is insensitive to a single draw with a rare large error. */
 static double median(const Series *s, int n) { return median_of(s->at, n); }
 
 /* Returns the squared standard error of the median's logarithm: pi / 2 times the squared standard error of the mean. */
@@ -254,8 +254,9 @@ typedef struct Statistic {
     double value, bound;
 } Statistic;
 
-/* Returns the errors' component along a direction, as a multiple of the direction's vector, whose squared length is
- * `length`. The mean's noise is the noise of z or, if a rare event affects only x, the spread of x over the draws. */
+/* Returns the errors' component along a direction, as a multiple of the direction's vector, whose squared
+ * length is `length`. The noise of the mean is the noise of z or, if a rare large error affects only x, the
+ * spread of x over the draws. */
 static Statistic component(const Series *x, const Series *z, const Series *length, double arithmetic, int n) {
     Series a, of_z;
     for (int s = 0; s < n; s++) {
@@ -274,9 +275,9 @@ typedef struct Judgement {
     double power;
 } Judgement;
 
-/* Returns the largest error of any element, in units of the noise in the element's row. An element's error is the
- * minimum over the draws. A wrong value is wrong in all draws, whereas Adam's step where the gradient is nearly 0 has a
- * random sign. */
+/* Returns the largest error of any element, in units of the noise in the element's row. An element's error is
+ * the minimum over the draws. A wrong value is wrong in all draws, whereas the Adam update of an element with
+ * a nearly zero gradient has a random sign. */
 static double largest_element(const Magnitudes *t, const double *noise, const double *const *x,
                               int64_t *worst) {
     double largest = 0;
@@ -448,10 +449,11 @@ static bool module_same(const char *a, const char *b) {
     return end ? !strncmp(a, b, n) && !strchr(b + n, '.') : !strcmp(a, b);
 }
 
-/* Adds the report's power row, with the modules in map order. An error scales all of a module's gradients or updates
- * together, so a module's power is that of its most sensitive tensor. A single tensor may have almost no power. For
- * example, the bias of BERT's sentence head has two numbers that always change together. A module outside layers is
- * judged at twice the gate, because the embeddings' gradients contain the noise from all layers. */
+/* Adds the report's power row, with the modules in map order. A fault is assumed to scale all gradients or
+ * updates of a module together, so the power of a module is that of its most sensitive tensor. A single
+ * tensor may have almost no power. For example, the bias of BERT's sentence head has two numbers that always
+ * change together. A module outside layers is judged at twice the gate, because the embeddings' gradients
+ * contain the noise from all layers. */
 static void judge_power(Judge *p, const char *quantity, double gate, const double *power) {
     const HfMap *map = &p->of->map;
     Row *row = new_power(p, quantity);
@@ -530,8 +532,8 @@ static void judge_router_logits(Judge *p) {
                   NO_RANK);
 }
 
-/* Judges the routers' choices. A router may choose differently from fp64 only if the margin is within the logits'
- * error, which another row judges. */
+/* Judges the routing. A router may select experts that fp64 does not select only if the margin is within the
+ * error of the logits. Another row judges this error. */
 static void judge_choices(Judge *p) {
     const Choices *c = &p->draw[0].y->choices;
     if (!c->routers) return;
@@ -551,7 +553,7 @@ static void judge_choices(Judge *p) {
                     fmax(noise, fmax(fabs(x->logits[k] - y->logits[k]), fabs(z->logits[k] - y->logits[k])));
         }
         char name[80];
-        snprintf(name, sizeof name, "step %lld, router %lld (in all steps %lld choices of %lld differ)",
+        snprintf(name, sizeof name, "step %lld, router %lld (%lld of %lld selections differ in total)",
                  (long long)(i / c->routers) + 1, (long long)(i % c->routers), (long long)flips,
                  (long long)(p->out->draws * p->steps * c->routers * c->samples * c->seq));
         precision_add(row, name, (Statistic){margin / (noise + p->arithmetic), 2}, NOTHING, 0, NO_RANK);
@@ -576,8 +578,8 @@ static bool judge_all(Judge *p) {
     return pass;
 }
 
-/* Returns the initial number of draws. With several processes, only one process knows the verdict, so they cannot agree
- * to add draws, and all draws run in advance. */
+/* Returns the initial number of draws. With several processes, only one process knows the verdict, so the
+ * processes cannot agree to add draws, and all draws run in advance. */
 static int first_draws(void) { return comm_processes() > 1 ? 16 : 4; }
 
 Err precision_judge(const Case *of, const Config *config, const PrecisionShared *shared, Report *report,

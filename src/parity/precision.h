@@ -1,10 +1,10 @@
 /* Judges a low-precision run (16-bit storage, FP8, the exact lane) against fp64, and states the test's power.
  *
- * The case is run with several random draws, each of which multiplies every weight by 1 + d xi to change all roundings.
- * For draw s, let x be the run under test, y the fp64 run on one rank, and z an fp64 run that rounds the values that
- * the lane stores (storage.h). Then z - y is the predicted rounding error. The fp64 runs use the experts that x chose
- * (choices.h). The correctness of y is judged separately, by the fp64 verdict against the oracle (parity.h). Over S
- * draws, each tensor must satisfy the following conditions:
+ * The case is run with several random draws, each of which multiplies every weight by 1 + d xi to change all
+ * roundings. For draw s, let x be the run under test, y the fp64 run on one rank, and z an fp64 run that
+ * rounds the values that the lane stores (storage.h). Then z - y is the predicted rounding error. The fp64
+ * runs use the experts that x selected (choices.h). The correctness of y is judged separately, by the fp64
+ * verdict against the oracle (parity.h). Over S draws, each tensor must satisfy the following conditions:
  *
  *   error    R = median |x - y| / median |z - y| <= 1.5 exp(6 v), where v is the standard error of log R
  *   element  e(x) <= max(4, 2 e(z)), where e(x) is the largest element of min |x - y| over the draws, in units of the
@@ -12,11 +12,12 @@
  *   scale    |mean a(x) - a(z)| <= 8 sqrt(2 / S) rms a(z), where a(x) = <x - y, y> / <y, y>. This detects a common
  *            factor. For updates, the weights are a second direction a, which detects a wrong weight decay.
  *
- * The power is the smallest |e| for which one of these tests rejects a tensor scaled by 1 + e. An error scales all of a
- * module's gradients or updates together, so a module's power is that of its most sensitive tensor. The modules are the
- * layers and, outside layers, each linear layer, norm and embedding table. The power must not exceed a threshold, which
- * is called the gate. If a test fails or the power is too low, the number of draws doubles, up to PRECISION_DRAWS. All
- * draws count. A wrong learning rate, storage type or expert choice fails without additional draws. */
+ * The power is the smallest |e| for which one of these tests rejects a tensor scaled by 1 + e. A fault is
+ * assumed to scale all gradients or updates of a module together, so the power of a module is that of its
+ * most sensitive tensor. The modules are the layers and, outside layers, each linear layer, norm and
+ * embedding table. The power must not exceed a threshold, which is called the gate. If a test fails or the
+ * power is too low, the number of draws doubles, up to PRECISION_DRAWS. All draws count. A wrong learning
+ * rate, storage type or expert selection fails without additional draws. */
 #pragma once
 
 #include "parity/case.h"
@@ -33,8 +34,9 @@ typedef struct Precision {
     double ratio;  /* R for the gradient with the largest ratio of R to its bound */
 } Precision;
 
-/* The runs y and z for the first draws. All layouts of a case share these runs, in memory from trace_new. Models with
- * experts cannot share these runs, because y and z follow the choices of each x. */
+/* The runs y and z for the first draws. All layouts of a case share these runs, which are stored in memory
+ * from trace_new. Models with experts cannot share these runs, because y and z follow the routing of each
+ * x. */
 enum { PRECISION_SHARED = 8 };
 typedef struct PrecisionShared {
     Trace *y[PRECISION_SHARED], *z[PRECISION_SHARED];

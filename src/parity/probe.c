@@ -58,8 +58,8 @@ static void tell(Log *log, const Record *r, Tensor *live) {
     if (log->seen) log->seen(log->seen_arg, log, r, live);
 }
 
-/* Returns whether the record is an op's output in this microbatch and its memory contains the address. Messages between
- * pipeline stages use the same memory for all microbatches. */
+/* Returns whether the record is an op's output in this microbatch whose memory contains the address. Messages
+ * between pipeline stages use the same memory for all microbatches. */
 static bool has_value(const Log *log, const Record *r, const void *data) {
     const char *at = data, *first = r->at;
     return r->kind == RECORD_OUTPUT && r->sample == log->sample && at >= first && at < first + r->bytes;
@@ -189,8 +189,8 @@ static void take_partial(Log *log, Record *r) {
     log->pending = -1;
 }
 
-/* Returns whether an op's tensors have no counterpart in the one-rank run. A router loss's tensors cover only a rank's
- * part of the microbatch. */
+/* Returns true if the one-rank run has no counterpart to an op's tensors. The tensors of a router loss cover
+ * only a rank's part of the microbatch. */
 static bool is_of_a_share(const OpDef *op) { return op == &OPS[OP_router_loss]; }
 
 static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
@@ -260,7 +260,7 @@ static void on_plays(Log *log, const Tape *t, const OpDef *op, const Call *call,
     tell(log, r, call->out[0]->grad);
 }
 
-/* Returns whether the op reads a table. Several ops in a stage may add to one table's gradient. */
+/* Returns whether the op reads a table. Several ops in a stage may add to the gradient of one table. */
 static bool is_table(const OpDef *op) {
     return op == &OPS[OP_embedding] || op == &OPS[OP_attention] || op == &OPS[OP_attention_unfused];
 }
@@ -435,8 +435,8 @@ static bool same(const Record *a, const Record *b) {
            a->sample == b->sample && a->again == b->again;
 }
 
-/* Builds the index. Collectives create additional records for the same value in other forms. log_find returns the first
- * record. */
+/* Builds the index. Collectives create additional records for the same value in other forms. Among these
+ * records, log_find returns the first. */
 void log_index(Log *log) {
     log->slots = 64;
     while (log->slots < 2 * log->n) log->slots *= 2;
@@ -464,8 +464,8 @@ static int ranks_if(const Record *r, const Mesh *m, Axis axis) {
     return spmd_on(r->shape.spmd, axis) == SPMD_V ? m->size[axis] : 1;
 }
 
-/* Returns whether ranks share key heads. If there are fewer groups of heads than tensor-parallel ranks, several ranks
- * hold the same key head, and divide its group's query heads among themselves. */
+/* Returns whether ranks share key heads. If there are fewer groups of heads than tensor-parallel ranks,
+ * several ranks hold the same key head, and the query heads of its group are divided among these ranks. */
 static bool shares_heads(const Record *r, const Tensor *whole, int tp) {
     return r->shape.ndim == 5 && r->shape.dim[2] == 1 && tp > whole->dim[2];
 }
@@ -507,8 +507,8 @@ static int64_t in_parameter(const Record *r, const Record *whole, int64_t k) {
     return at < tensor_count(&whole->shape) ? at : -1;
 }
 
-/* Returns whether the rows' positions differ from those on one rank. This is the case for rows that are grouped by
- * expert, if ranks have different tokens or experts. */
+/* Returns whether the rows' positions differ from those on one rank. The positions of rows that are grouped
+ * by expert differ if ranks have different tokens or experts. */
 static bool is_regrouped(const Record *r, const Mesh *m) {
     bool cut = false;
     for (int a = AXIS_ETP; a <= AXIS_EP; a++)
@@ -516,8 +516,8 @@ static bool is_regrouped(const Record *r, const Mesh *m) {
     return cut || (r->ragged && (m->size[AXIS_TP] > 1 || m->size[AXIS_CP] > 1 || m->size[AXIS_EP] > 1));
 }
 
-/* Returns whether a record has no elements because it belongs to a sample's first position, such as the output of
- * BERT's pooler or its gradient. Only the first context-parallel rank holds this position. */
+/* Returns true if a record has no elements because it belongs to a sample's first position, such as the
+ * output of BERT's pooler or its gradient. Only the first context-parallel rank holds this position. */
 static bool is_of_no_position(const Record *r, const Mesh *m, const Record *whole) {
     return !is_parameter_record(r) && m->coordinate[AXIS_CP] > 0 &&
            spmd_on(r->shape.spmd, AXIS_CP) != SPMD_P &&

@@ -41,7 +41,7 @@ typedef struct Record {
     /* global indices of an output's columns or a parameter's rows, with -1 for padding; may be NULL */
     int64_t *map;
     int64_t n_map, first_column;
-    int64_t begin, columns; /* for a parameter: the record's offset in this rank's part of it */
+    int64_t begin, columns; /* for a parameter: the record's offset in this rank's part of the parameter */
     const char *inside;     /* the kernel or collective that last wrote the tensor, or "" if it is unknown */
     int64_t from;    /* index of the output from which this value was computed, or -1 if it is unknown */
     int64_t partial; /* index of the op's RECORD_PARTIAL, or -1 if there is none */
@@ -67,7 +67,7 @@ typedef struct Log {
     Arena *arena;
     int64_t *table, slots;     /* hash table of names (log_index) */
     int64_t step, first, last; /* the current step; steps `first` to `last` are recorded */
-    int64_t sample;            /* the running op's sample, which is the first in its microbatch */
+    int64_t sample;            /* the first sample in the running op's microbatch */
     Writer writers[WRITERS];
     int64_t n_writers;
     double *before[OPERANDS]; /* the main gradients before a node's backward pass */

@@ -136,8 +136,8 @@ Err reference_open(const char *path, Reference *r) {
             r->weights = TYPES[i].type;
             return check_numbers(r, path);
         }
-    return err_user("'%s' does not record in its metadata which type of weights it was computed with: "
-                    "recreate it with tools/oracle/hf_logits.py",
+    return err_user("the metadata of '%s' does not state which type of weights was used: recreate the file "
+                    "with tools/oracle/hf_logits.py",
                     path);
 }
 
@@ -160,33 +160,33 @@ static Err check_fit(const Reference *r, const Config *c, const Model *m) {
                             : c->derived.choices > 1 ? 1
                                                      : c->class_labels.count;
     if (of_task != r->of_task)
-        return err_user("the reference has logits of %s, but the model has logits of %s: it was computed "
-                        "with another model",
+        return err_user("the reference has logits of %s, but the model has logits of %s: the reference was "
+                        "computed with another model",
                         of_task ? "tokens" : "classes", of_task ? "classes" : "tokens");
     if (r->outputs != outputs)
-        return err_user("the reference has logits of %lld %s, but the model %s of %lld: it was computed with "
-                        "another model",
+        return err_user("the reference has logits of %lld %s, but the model %s of %lld: the reference was "
+                        "computed with another model",
                         (long long)r->outputs, of_task ? "classes" : "tokens",
                         of_task ? "has a head" : "has a vocabulary", (long long)outputs);
     if (r->batch.b % c->derived.choices)
         return err_user(
-            "the reference has %lld samples, which do not form questions of %lld choices: recreate "
-            "it with --samples",
+            "the reference has %lld samples, which is not a multiple of the %lld choices per question: "
+            "recreate the reference with --samples",
             (long long)r->batch.b, (long long)c->derived.choices);
     if (of_task) ERR_RETURN(check_tokens(r, c->derived.vocab_size));
     if (!r->batch.shape.encoder != !m->plan.sample.encoder)
-        return err_user("the reference is %s, but the model %s: it was computed with another model",
-                        r->batch.shape.encoder ? "of an encoder-decoder" : "not of an encoder-decoder",
-                        m->plan.sample.encoder ? "is one" : "is none");
+        return err_user("the reference was computed %s, but the model %s an encoder-decoder",
+                        r->batch.shape.encoder ? "with an encoder-decoder" : "without an encoder",
+                        m->plan.sample.encoder ? "is" : "is not");
     if (longest(r) > m->plan.limit)
-        return err_user("the reference has %lld positions, but the model has only %lld: recreate it "
-                        "with --length",
+        return err_user("the reference has %lld positions, but the model has only %lld: recreate "
+                        "the reference with --length",
                         (long long)longest(r), (long long)m->plan.limit);
     return ERR_OK;
 }
 
-/* Returns the model's options, but with the samples' length, because transformers chooses the LongRoPE factors by this
- * length. */
+/* Returns the model's options with the length of the samples, because transformers selects the LongRoPE
+ * factors by this length. */
 static Config of_samples(const Config *options, const Reference *r, Arena *arena) {
     Config c = *options;
     c.max_position_embeddings = options->derived.max_position_embeddings;
@@ -195,8 +195,8 @@ static Config of_samples(const Config *options, const Reference *r, Arena *arena
     return c;
 }
 
-/* Returns the model in fp64, with weights rounded to the reference's type. Counts how many weights are changed by
- * rounding. */
+/* Returns the model in fp64, with weights rounded to the reference's type. Sets *rounded to the number of
+ * weights that rounding changes. */
 static Model *widened(const Registry *from, const Config *c, const Reference *r, int64_t *rounded) {
     Model *wide = model_new(c, NULL);
     model_allocate(wide, device_cpu((int)c->cpu_threads), F64, longest(r), false);
@@ -298,7 +298,8 @@ void reference_print(const Reference *r, const Derived *d, const ReferenceReport
                    amount(report->rounded, "weight").s, report->rounded == 1 ? "was" : "were",
                    type_name(r->weights));
     if (d->window_left >= r->batch.shape.positions - 1 && d->window_left >= 0)
-        str_printf(out, "note: the window of %s covers entire samples, so the check does not test it\n",
+        str_printf(out,
+                   "note: the window of %s covers entire samples, so the check does not test the window\n",
                    amount(d->window_left + 1, "token").s);
     str_printf(out, "%-10s %11s %11s\n%-10s %11.2e %11.2e\n%-10s %11.2e %11.2e\n", "", "error", "bound",
                "relative", x->error.relative, x->bound, "element", x->error.elementwise,

@@ -22,14 +22,14 @@ typedef struct Reference {
      * vocabulary size. With a task, they are 1 and the number of classes, or 1 and 1 for multiple choice. */
     int64_t rows, outputs;
     bool
-        /* Whether the reference is for a task. Its tokens are then checked against the model, because the file does not
-         * contain the vocabulary size. */
+        /* Whether the reference is for a task. In this case, its tokens are checked against the model,
+         * because the file does not contain the vocabulary size. */
         of_task;
     DType weights; /* the narrowest type that can represent all weights in the reference */
 } Reference;
 
-/* Reads a reference. Returns a user error if the file is incomplete, or if it contains values that no model can
- * compute. */
+/* Reads a reference. Returns a user error if the file is incomplete, or if it contains values that are
+ * invalid for every model. */
 Err reference_open(const char *path, Reference *);
 void reference_close(Reference *); /* must also be called after an error */
 
@@ -39,6 +39,6 @@ typedef struct ReferenceReport {
     int64_t rounded;              /* how many weights the reference's type cannot represent */
 } ReferenceReport;
 
-/* Returns a user error if the reference does not fit the model. */
+/* Returns a user error if the reference is not compatible with the model. */
 Err reference_judge(const Reference *, const Config *, const Model *, ReferenceReport *);
 void reference_print(const Reference *, const Derived *, const ReferenceReport *, Str *out);

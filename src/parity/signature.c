@@ -70,7 +70,7 @@ static bool zero_tail(Suspect s, char *out, size_t size) {
     while (tail > 0 && s.x[tail - 1] == 0) tail--;
     if (tail == s.n || norm_of(s.y + tail, s.n - tail) == 0 || !is_close(s.x, 1, s.y, 0, NULL, tail))
         return false;
-    snprintf(out, size, "zero tail from element %lld of %lld on", (long long)tail, (long long)s.n);
+    snprintf(out, size, "zero from element %lld of %lld onward", (long long)tail, (long long)s.n);
     return true;
 }
 

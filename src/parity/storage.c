@@ -89,7 +89,7 @@ void storage_round(void *storage, const OpDef *op, const Call *call) {
     StorageCall of = {0};
     if (s->lane->lane != LANE_EXACT) { /* the exact lane rounds the outputs of every op */
         CHECK(s->at < s->log->n && s->log->calls[s->at].op == op->number,
-              "op %lld of the fp64 run is %s, but the low-precision run has another op there",
+              "op %lld of the fp64 run is %s, but the low-precision run has a different op there",
               (long long)s->at, op->name);
         of = s->log->calls[s->at++];
     }
@@ -98,8 +98,8 @@ void storage_round(void *storage, const OpDef *op, const Call *call) {
 
 /* ---- weights and moments ---- */
 
-/* Adds noise to a flat buffer where the exact lane rounds it. Untrained buffers change by fixed amounts that always
- * round in the same way, so these buffers are rounded but get no noise. */
+/* Adds noise to the parts of a flat buffer that the exact lane rounds. Untrained buffers change by fixed
+ * amounts that always round in the same way, so these buffers are rounded but receive no noise. */
 static void add_noise_to(Storage *s, const Registry *r, FlatBuffer buffer) {
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];
@@ -115,7 +115,7 @@ static void add_noise_to(Storage *s, const Registry *r, FlatBuffer buffer) {
 
 void storage_begin(Storage *s, Trainer *t) {
     s->at = s->drawn = 0;
-    /* With this scaler, gradients underflow as in the lane. */
+    /* with this scaler, gradients underflow as in the fp16 lane */
     if (s->lane->lane == LANE_FP16) t->scaler = scaler_new(s->lane);
     if (s->lane->lane == LANE_EXACT) add_noise_to(s, t->run.model->registry, FLAT_MASTERS);
 }

@@ -1,13 +1,14 @@
-/* Predicts how low-precision storage affects a run. An fp64 run rounds to the storage type wherever a run in the lane
- * stores a value. The distance between this run and an fp64 run without rounding is the error that the lane is allowed.
- * This distance does not depend on the arithmetic of the lane's kernels.
+/* Predicts how low-precision storage affects a run. An fp64 run rounds to the storage type wherever a run in
+ * the lane stores a value. The difference between this run and an fp64 run without rounding is the error that
+ * the lane may have. This difference does not depend on the arithmetic of the lane's kernels.
  *
- * A one-rank run in the lane records which values are stored in 16 bits, as the types of all op outputs, in order. The
- * fp64 run executes the same ops in the same order. The log also counts stored values that are narrower than F32 but
- * should not be. Weights are rounded for forward and backward passes, but master weights are not. The optimizer's
- * moments are rounded after each update if the options require it. In the fp64 run, ops quantize FP8 operands as in the
- * lane. For the exact lane, which rounds to a grid, the prediction adds uniform noise of the same size instead, so that
- * it shares no rounding with the run under test. */
+ * A one-rank run in the lane records which values are stored in 16 bits, as the types of all op outputs, in
+ * order. The fp64 run executes the same ops in the same order. The log also counts stored values that are
+ * narrower than F32 but should not be. Weights are rounded for forward and backward passes, but master
+ * weights are not. The optimizer's moments are rounded after each update if the options require it. In the
+ * fp64 run, ops quantize FP8 operands as in the low-precision run. For the exact lane, which rounds to a
+ * grid, the prediction adds uniform noise of the same size instead, so that it shares no rounding with the
+ * run under test. */
 #pragma once
 
 #include "parity/case.h"
@@ -37,7 +38,7 @@ typedef struct Storage {
 
 void storage_record(void *storage, const OpDef *, const Call *); /* a TapeTrace */
 void storage_round(void *storage, const OpDef *, const Call *);  /* a TapeTrace */
-/* The fp64 run's other CaseWatch callbacks. */
+/* The other CaseWatch callbacks of the fp64 run. */
 void storage_begin(Storage *, Trainer *);
 void storage_step(Storage *, Trainer *);
 void storage_gradients(Storage *, Trainer *);

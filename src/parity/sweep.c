@@ -21,8 +21,8 @@ static void begin_args(Args *args, Arena *arena, Config *c, const SweepOptions *
     args_line(args, o->n_words, o->words);
 }
 
-/* Checks the options for all cells. They must satisfy the rules on one rank in at least one lane, because an option may
- * apply to only one lane. */
+/* Checks the options for all cells. The options must satisfy the rules on one rank in at least one lane,
+ * because an option may apply to only one lane. */
 static Err check_case(const SweepOptions *o, Sweep *s, SweepCase *of, Config *c) {
     Err first = ERR_OK;
     for (int lane = -1; lane < LANES; lane++) {
@@ -52,7 +52,8 @@ static Err at_line(const SweepOptions *o, int64_t line, const char *message) {
     return err_user("%s:%lld: %.*s", o->list, (long long)line, (int)strcspn(message, "\n"), message);
 }
 
-/* Returns whether the options also break a rule on one rank. If so, the layout is not the reason. */
+/* Returns whether a cell's options also break a rule on one rank. If they do, the layout is not the
+ * reason. */
 static bool is_wrong_on_one_rank(Sweep *s, const Cell *cell, Args *args) {
     Config c = cell->config;
     config_on_one_rank(&c, s->arena);
@@ -293,8 +294,8 @@ static void run_alone(void *arg) {
     must(case_run_alone(a->of, a->lane, a->noise, NULL, a->trace));
 }
 
-/* Localises a cell's fault. A fault in a layout does not depend on the precision, so it is localised in a lane with
- * little rounding. */
+/* Localises a cell's fault. A fault in a layout does not depend on the precision, so the fault is localised
+ * in a lane with little rounding. */
 static void localise_cell(Cell *cell) {
     const Case *of = &cell->of->run;
     const bool exact = cell->lane == LANE_EXACT;

@@ -1,9 +1,9 @@
-/* Runs golden cases in the lanes and layouts given by a list, and judges each cell (cell.h). A list is a text file with
- * one cell per line, `[case] lane options...`. A case's name is the last component of its folder's path. A cell without
- * a case applies to all cases. A line whose case was not given is ignored if a folder with the case's name is next to
- * the folder of a given case. Otherwise, the line is a user error. A repeated cell is also a user error. # begins a
- * comment. Each one-rank reference runs only once per case and lane. Each run uses a separate process (jobs.h), unless
- * `here` is set.
+/* Runs golden cases in the lanes and layouts given by a list, and judges each cell (cell.h). A list is a text
+ * file with one cell per line, `[case] lane options...`. A case's name is the last component of its folder's
+ * path. A cell without a case applies to all cases. A line whose case was not given is ignored if a folder
+ * with the case's name is next to the folder of a given case. A line with any other unknown case is a user
+ * error, and so is a repeated cell. # begins a comment. Each one-rank reference runs only once per case and
+ * lane. Each run uses a separate process (jobs.h), unless `here` is set.
  *
  * A cell whose layout breaks a rule is skipped, with the rule's error message. A skipped cell does not count as
  * passed. Any other mistake in a cell's options is a user error, such as an unknown option, a number out of range, a
@@ -31,7 +31,7 @@ typedef struct Cell {
     int64_t line;
     const char *words;  /* the cell's words in the list, without the case */
     const char *values; /* values of all options, including options from the case and the sweep */
-    const char *layout; /* the layout as cell_layout prints it; for a skipped cell, its words */
+    const char *layout; /* the layout as cell_layout prints it; for a skipped cell, the cell's words */
     const char *name;   /* the layout, followed by the words if several cells in the lane have this layout */
     Lane lane;
     Config config;
@@ -86,7 +86,7 @@ typedef struct SweepCounts {
 } SweepCounts;
 SweepCounts sweep_counts(const Sweep *);
 
-/* Formats how many cells have each verdict as one line, without a newline. */
+/* Formats the number of cells with each verdict as one line, without a newline. */
 void sweep_summary(const Sweep *, Str *out);
 /* Functions that write reports: a table, JSON, JUnit XML, and a self-contained HTML page. */
 void sweep_print(const Sweep *, Str *out);

@@ -49,7 +49,7 @@ static bool case_has_run(const Sweep *s, const SweepCase *of) {
     return false;
 }
 
-/* ---- what this is ---- */
+/* ---- description of the run ---- */
 
 static void provenance(const Sweep *s, Str *out) {
     SweepFact fact[SWEEP_FACTS];
@@ -74,15 +74,15 @@ static void legend(Str *out) {
     }
     str_puts(
         out,
-        "pass, <span class=\"fail\" style=\"padding:0 6px\">1.01</span> fails. Its tooltip has the quantity, "
-        "the error and the bound.</li>\n"
+        "pass, <span class=\"fail\" style=\"padding:0 6px\">1.01</span> fails. Its tooltip shows the "
+        "quantity, the error and the bound.</li>\n"
         "<li>fp64 and fp32 are compared with an independent implementation in float64 and with one rank. The "
         "bound is the error that rounding can cause, computed from types and sizes.</li>\n"
         "<li>Lower precisions are compared with fp64. <b>R</b> is the error divided by the error that "
         "rounding is expected to cause, about 1 in a correct run. <b>Power</b> is the smallest relative "
         "error of a layer's gradients that would have failed.</li>\n"
-        "<li>exact: every layout must be bitwise equal to the results on one rank, whose errors are "
-        "shown.</li></ul>\n");
+        "<li>In the exact lane, the results of every layout must be bitwise equal to those on one rank. The "
+        "errors shown are those of one rank.</li></ul>\n");
 }
 
 /* ---- failures ---- */
@@ -133,7 +133,7 @@ static void skipped(const Sweep *s, Str *out) {
     str_puts(out, "</table></details>\n");
 }
 
-/* ---- layouts x precisions ---- */
+/* ---- grid of layouts and precisions ---- */
 
 static bool is_in_grid(const Cell *c) { return cell_verdict(c) != VERDICT_SKIPPED; }
 
@@ -334,8 +334,8 @@ void sweep_html(const Sweep *s, Str *out) {
     grid(s, out);
     layers(s, out);
     skipped(s, out);
-    str_puts(out, "<h2>Loss</h2><p>The independent implementation is grey, cells that pass are green, cells "
-                  "that fail are red. Equal curves coincide.</p>\n");
+    str_puts(out, "<h2>Loss</h2><p>The independent implementation is grey, cells that pass are green, and "
+                  "cells that fail are red. Equal curves coincide.</p>\n");
     for (int64_t i = 0; i < s->n_cases; i++)
         if (case_has_run(s, &s->cases[i])) losses(s, &s->cases[i], out);
     str_puts(out, "</body></html>\n");

@@ -27,7 +27,7 @@ static double seconds_of(const Cell *c) { return c->job ? c->job->seconds : 0; }
 
 /* ---- provenance ---- */
 
-/* Appends a blank and a word of n bytes, quoted for a shell if necessary. */
+/* Appends a space and a word of n bytes, quoted for a shell if necessary. */
 static void put_word(const char *word, size_t n, Str *out) {
     static const char PLAIN[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./,:@%";
     str_puts(out, " ");
@@ -53,7 +53,7 @@ static void put_sweep(const SweepOptions *o, char *out, size_t n) {
     str_free(&text);
 }
 
-/* Returns how many words this option occupies if it is one of the sweep's options, or 0 if it is not. */
+/* Returns how many words this option occupies if it is an option of the sweep, or 0 for other options. */
 static int count_own(const SweepOptions *o, int at) {
     const char *word = o->words[at];
     const size_t n = strcspn(word, "=");
@@ -135,17 +135,18 @@ void sweep_facts(const Sweep *s, SweepFact out[SWEEP_FACTS]) {
 
 void sweep_finding(const Finding *f, const char *indent, Str *out) {
     if (f->agrees_until)
-        str_printf(out,
-                   "%snot localised: one rank also differs from the oracle, in step %lld; every op agrees "
-                   "until its update\n",
-                   indent, (long long)f->agrees_until);
+        str_printf(
+            out,
+            "%snot localised: the one-rank run also differs from the oracle, in step %lld; every op agrees "
+            "until the update in this step\n",
+            indent, (long long)f->agrees_until);
     if (!f->found) return;
     str_printf(out, "%slocalised: step %lld, ", indent, (long long)f->step + 1);
     if (f->sample >= 0) str_printf(out, "sample %lld, ", (long long)f->sample);
     str_printf(out, "%s of %s", f->phase, f->op);
     if (*f->inside && strcmp(f->inside, f->op)) str_printf(out, " (inside: %s)", f->inside);
     str_printf(out, " at %s, rank %s, %s: %s%s\n", f->place, f->ranks, f->slice, f->signature,
-               f->confirmed ? " (confirmed: the step is correct with the tensor of one rank)" : "");
+               f->confirmed ? " (confirmed: the step is correct with the tensor of the one-rank run)" : "");
 }
 
 void sweep_fraction(const Cell *c, double ratio, Str *out) {
@@ -213,7 +214,7 @@ void sweep_summary(const Sweep *s, Str *out) {
         first = 0;
     }
     if (s->left_out)
-        str_printf(out, ", %lld %s of cases that are not given", (long long)s->left_out,
+        str_printf(out, ", %lld %s for cases that are not given", (long long)s->left_out,
                    s->left_out == 1 ? "line is" : "lines are");
     const int64_t idle = cases_without_cells(s);
     if (idle)

@@ -11,8 +11,8 @@
 /* A microbatch in flight. */
 typedef struct Slot {
     Tape *tape;
-    /* With zero-bubble, `transient` is a separate space for each slot, because gradients stay there until the weight
-     * pass. Otherwise, it is the executor's space for the current pass. */
+    /* With zero-bubble, `transient` is a separate space for each slot, because gradients stay there until the
+     * weight pass. Otherwise, `transient` is the executor's space for the current pass. */
     Space *space, *transient;
     Flow x, y;
 } Slot;
@@ -50,7 +50,7 @@ struct Executor {
     /* [forward_only]: the largest number of microbatches in any run so far; the kernels of such runs are loaded */
     int64_t most[2];
     bool staged;    /* whether messages pass through host memory */
-    bool evaluates; /* whether the run has no backward pass */
+    bool evaluates; /* true if the run has no backward pass */
     bool is_open;   /* whether the pipeline's channels are open */
     bool own_transients;
     int64_t allocations;
@@ -89,7 +89,7 @@ static size_t largest_message(const Executor *e) {
     return (size_t)most * dtype_size(e->context->dtype);
 }
 
-/* Opens a space. If it is planned, registers its memory. A dry run has no planned memory. */
+/* Opens a space. If the space has a planned size, registers its memory. A dry run has no planned memory. */
 static Space *open_space(const RunContext *context, const char *name, size_t bytes) {
     Space *s = space_new(context->device, name, bytes);
     if (!context->registered || !bytes) return s;
@@ -215,8 +215,8 @@ void executor_trace(Executor *e, TapeTrace *trace, void *arg) {
 
 /* ---- messages ---- */
 
-/* Returns the pipeline's group of ranks. Gradients use the reversed group, which has different channels. The two
- * directions are therefore independent, even with two ranks and several chunks. */
+/* Returns the pipeline's group of ranks. Gradients use the reversed group. The reversed group has other
+ * channels, so the two directions are independent, even with two ranks and several chunks. */
 static Group group_of(const Executor *e, PipelineWay way) {
     Group g = mesh_group(&e->context->layout->mesh, 1 << AXIS_PP);
     if (way == PIPELINE_UP) return g;
@@ -240,8 +240,8 @@ static CommCall message_call(const Executor *e, CommKind kind, PipelineWay way, 
 
 static bool is_null(const Executor *e) { return e->context->device->kind == DEVICE_NULL; }
 
-/* Opens the channels in advance. Otherwise, a group would open its channels at its first message. All ranks must open
- * groups in the same order, but receives that start early would violate this order. */
+/* Opens the channels in advance. Without this function, a group would open its channels at its first message.
+ * All ranks must open groups in the same order, but early receives would change this order. */
 static void open_channels(Executor *e) {
     char none;
     for (int way = 0; way < PIPELINE_WAYS; way++) {
@@ -321,7 +321,7 @@ static void start_receives(Executor *e, const PipelineSpec *spec, int rank, cons
     }
 }
 
-/* Returns the next send buffer, after waiting until it may be written. */
+/* Waits until the next send buffer may be written, and returns it. */
 static Message *next_to_send(Executor *e, PipelineWay way) {
     Messages *all = &e->sent[way];
     Message *m = &all->at[all->next++ % all->n];
@@ -436,9 +436,9 @@ static void run_pass(void *arg) {
 }
 
 /* Returns the number of pauses by which the first microbatch runs ahead. With sequence parallelism, the first
- * microbatch then computes half a branch while the other microbatch runs its norm (tape_pause_halfway). A backward pass
- * that gathers its inputs again runs two pauses ahead, so that its reduce-scatter overlaps with the dgrad of the other
- * microbatch. */
+ * microbatch computes half a branch while the other microbatch runs its norm (tape_pause_halfway). A backward
+ * pass that gathers its inputs again runs two pauses ahead, so that its reduce-scatter overlaps with the
+ * dgrad of the other microbatch. */
 static int head_start(const Executor *e, const Action *a) {
     if (!layout_is_sequence_parallel(e->context->layout)) return 0;
     return a->kind == ACTION_FORWARD || e->context->keeps_gathered ? 1 : 2;
@@ -492,8 +492,8 @@ static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Acti
     run_passes(e, passes, 2);
 }
 
-/* Returns whether the run loads kernels. Different kernels write the first gradient of a step and add the later
- * gradients, so both are loaded after two microbatches have run. */
+/* Returns whether the run loads kernels. Different kernels write the first gradient of a step and add the
+ * later gradients, so both kinds of kernels are loaded after two microbatches have run. */
 bool executor_loads(const Executor *e, const PipelineSpec *spec, int64_t n) {
     if (spec->ranks == 1 || is_null(e)) return false;
     return e->most[spec->forward_only] < (spec->forward_only || n < 2 ? 1 : 2);

@@ -1,13 +1,14 @@
-/* Runs a rank's schedule (schedule.h): the passes, with one tape per slot, and the messages between stages, which
- * contain activations and their gradients. Messages have separate buffers: a stage reads its input and its output's
- * gradient from receive buffers, and writes its output to a send buffer. Without a pipeline, the schedule has one
- * stage.
+/* Runs a rank's schedule (schedule.h): the passes, with one tape per slot, and the messages with activations
+ * and their gradients between stages. Messages have separate buffers: a stage reads its input and its
+ * output's gradient from receive buffers, and writes its output to a send buffer. Without a pipeline, the
+ * schedule has one stage.
  *
- * With --interleaved-microbatches, an action of the schedule runs a unit of several microbatches interleaved: while one
- * microbatch waits for an operation between ranks, the next microbatch computes. With --interleave-forward-backward,
- * two actions run interleaved: if possible, a backward pass and a forward pass. Results are bitwise equal to those
- * without these options. Similar methods are DeepSpeed-Domino (Wang et al., 2024, arXiv 2409.15241) for tensor
- * parallelism, and Megatron-LM's --overlap-moe-expert-parallel-comm for experts. */
+ * With --interleaved-microbatches, an action of the schedule runs a unit of several microbatches interleaved:
+ * while one microbatch waits for an operation between ranks, the next microbatch computes. With
+ * --interleave-forward-backward, two actions run interleaved: if possible, a backward pass and a forward
+ * pass. Results with and without these options are bitwise equal. Similar methods are DeepSpeed-Domino (Wang
+ * et al., 2024, arXiv 2409.15241) for tensor parallelism, and Megatron-LM's
+ * --overlap-moe-expert-parallel-comm for experts. */
 #pragma once
 
 #include "models/microbatch.h"
@@ -25,23 +26,24 @@ typedef struct ExecutorMemory {
 typedef struct Executor Executor;
 
 /* The context and the model must outlive the executor. Every microbatch has `samples` samples. `interleaved`
- * is the number of passes that run interleaved. `unit` is the number of microbatches per action, which is
+ * is the number of passes that run interleaved. `unit` is the number of microbatches per action:
  * `interleaved` or 1. */
 Executor *executor_new(const RunContext *, const Model *, int64_t samples, int64_t interleaved, int64_t unit,
                        ExecutorMemory);
 void executor_free(Executor *);
-/* Adds slots and buffers if the schedule, which must have been created from the spec, needs more. */
+/* Adds slots and buffers if the schedule needs more. The schedule must have been created from the spec. */
 void executor_provide(Executor *, const PipelineSpec *, const RankSchedule *);
 /* Calls comm_plan for the messages. */
 void executor_plan(const Executor *, Comm *);
-/* Returns whether executor_run with n microbatches will launch kernels for the first time. The first launch of a kernel
- * loads it. Loading may wait until the GPU, or every GPU of the process, is idle. A GPU on which NCCL waits for a
- * message from this rank would never be idle. The messages of such a run therefore pass through host memory, although
- * this is slow. At its end, the run prepares everything that the rest of a step may allocate or load, and all ranks
- * synchronize. */
+/* Returns whether executor_run with n microbatches will launch kernels for the first time. The first launch
+ * of a kernel loads it. Loading may wait until the GPU, or every GPU of the process, is idle. A GPU on which
+ * NCCL waits for a message from this rank would never be idle. If a run loads kernels, its messages therefore
+ * pass through host memory, although this is slow. At its end, the run prepares everything that the rest of a
+ * step may allocate or load, and all ranks synchronize. */
 bool executor_loads(const Executor *, const PipelineSpec *, int64_t n);
-/* Runs the schedule, which must have been created from the spec, on n microbatches. Calls executor_provide. The model's
- * heads add the sum of each loss times its weights to loss_sum (F64 [1] each, or NULL if not needed). */
+/* Calls executor_provide, and runs the schedule on n microbatches. The schedule must have been created from
+ * the spec. The model's heads add the sum of each loss times its weights to loss_sum (F64 [1] each, or NULL
+ * if not needed). */
 void executor_run(Executor *, const PipelineSpec *, const RankSchedule *, const Microbatch *, int64_t n,
                   Tensor *loss_sum);
 /* Returns the peak memory use of any slot and any transient space. */
@@ -49,8 +51,8 @@ ExecutorMemory executor_peak(const Executor *);
 /* Returns how many bytes of device memory a schedule needs with these sizes, for all slots, transient spaces and
  * message buffers. */
 size_t executor_bytes(const Executor *, const RankSchedule *, bool zero_bubble, ExecutorMemory);
-/* Returns a number that changes whenever memory is reallocated. A CUDA graph with the old addresses is then
- * invalid. */
+/* Returns a number that changes whenever memory is reallocated. After a reallocation, a CUDA graph with the
+ * old addresses is invalid. */
 int64_t executor_allocations(const Executor *);
 /* Calls the trace function after every op of every tape (tape_trace). */
 void executor_trace(Executor *, TapeTrace *, void *arg);

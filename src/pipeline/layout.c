@@ -35,9 +35,9 @@ static const char *decoder_depth(const Config *c) {
     return has_two_stacks(c) ? ", --decoder-num-layers" : "";
 }
 
-/* Divides the layers evenly. All ranks have the same number of counted layers, except that options can set different
- * numbers for the first and the last rank. All chunks on a rank have the same number. The embedding and the loss may
- * count as layers; they are subtracted at the end. */
+/* Divides the layers evenly. All ranks have the same number of counted layers, except that options can set
+ * different numbers for the first and the last rank. All chunks on a rank have the same number of layers. The
+ * embedding and the loss may count as layers; these additional layers are subtracted at the end. */
 static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
     bool embedding = c->account_for_embedding_in_pipeline_split, loss = c->account_for_loss_in_pipeline_split;
     bool first = i64_is_set(c->decoder_first_pipeline_num_layers),
@@ -69,7 +69,7 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
                 "the %lld layers of pipeline rank %lld are not a multiple of its %lld virtual "
                 "stages: change --num-virtual-stages-per-pipeline-rank or the rank's number of layers",
                 (long long)n, (long long)rank, (long long)chunks);
-        /* allocated only once the number is known to be small */
+        /* the stages are allocated only now, when their number is known to be small */
         if (rank == 0) *out = stages_new(p, chunks, arena);
         for (int64_t chunk = 0; chunk < chunks; chunk++) out->stages[chunk * p + rank].layers = n / chunks;
     }

@@ -16,8 +16,9 @@ int64_t pipeline_units(const Config *c, int64_t microbatches) {
     return (microbatches + each - 1) / each;
 }
 
-/* Rejects a last group that has fewer microbatches than ranks, because it can deadlock. Megatron-LM does the same, and
- * also rejects a step with fewer microbatches than a group, which this schedule allows. */
+/* Rejects a last group that has fewer microbatches than ranks, because such a group can deadlock. Megatron-LM
+ * also rejects such a group. Megatron-LM further rejects a step with fewer microbatches than a group, but
+ * this schedule supports such a step. */
 static Err check_group(const PipelineSpec *s) {
     int64_t last = s->microbatches % s->group;
     if (s->microbatches <= s->group || !last || last >= s->ranks) return ERR_OK;
@@ -57,8 +58,8 @@ static StageRef stage_at(const PipelineSpec *s, int64_t stage) {
     return (StageRef){(int)(stage % s->ranks), (int)(stage / s->ranks)};
 }
 
-/* Returns the stage that is `ahead` steps away in the action's direction, which is up for a forward pass and down for a
- * backward pass. */
+/* Returns the stage that is `ahead` steps away in the action's direction: up for a forward pass, and down for
+ * a backward pass. */
 static StageRef along(const PipelineSpec *s, int rank, const Action *a, int ahead) {
     if (a->kind == ACTION_BACKWARD_WEIGHT) return (StageRef){-1, -1};
     int64_t stage = (int64_t)a->chunk * s->ranks + rank;
@@ -70,7 +71,7 @@ StageRef pipeline_target(const PipelineSpec *s, int rank, const Action *a) { ret
 
 PipelineWay pipeline_way(const Action *a) { return a->kind == ACTION_FORWARD ? PIPELINE_UP : PIPELINE_DOWN; }
 
-/* ---- one rank's list ---- */
+/* ---- one rank's actions ---- */
 
 /* After all warm-ups and delays (less than p microbatches each), the schedule of one chunk repeats with every
  * microbatch, and the schedule of several chunks repeats with every group. GPipe has no repeating part. */
@@ -180,7 +181,7 @@ static void release_buffers(const PipelineSpec *s, const Action *a, int64_t *hel
 
 /* Assigns buffers in the order in which receives start. */
 static void assign_buffers(const PipelineSpec *s, int rank, RankSchedule *r) {
-    /* for each slot: 1 + its buffer */
+    /* for each slot and direction: 1 + the index of the slot's buffer, or 0 if there is none */
     int64_t *held = mem_zero((size_t)(r->slots * PIPELINE_WAYS), sizeof *held);
     BufferList lists[PIPELINE_WAYS] = {{0}};
     for (int way = 0; way < PIPELINE_WAYS; way++)
@@ -203,9 +204,9 @@ static void assign_buffers(const PipelineSpec *s, int rank, RankSchedule *r) {
     free(held);
 }
 
-/* Sets the number of send buffers. Two are usually sufficient: one is written while the other is sent. Between the last
- * and the first rank, messages for the next chunk are queued: the receiver reads the first of these messages only after
- * all microbatches of the group have passed through its current chunk. */
+/* Sets the number of send buffers. Two buffers are usually sufficient: one is written while the other is
+ * sent. Between the last and the first rank, messages for the next chunk are queued: the receiver reads the
+ * first of these messages only after all microbatches of the group have passed through its current chunk. */
 static void count_sent(const PipelineSpec *s, int rank, int64_t group, RankSchedule *r) {
     const int64_t total = s->microbatches * s->chunks,
                   queue = larger(2, smaller(group, s->microbatches) - s->ranks + 1);

@@ -6,11 +6,12 @@
  *   zero-bubble  ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r delayed
  *                by r microbatches; no rank has more than 1F1B's p microbatches in flight
  *
- * In this file, the microbatches of one action, which run interleaved (executor.h), count as one. With `mixed`, pairs
- * of consecutive actions run interleaved in the schedules 1f1b and interleaved: two forward passes in the warm-up, then
- * a backward and a forward pass, and finally two backward passes. A message arrives only after both actions of a pair,
- * so the warm-up has more forward passes: 2 (p - r) + (v - 1) G, rounded up to an even number. (Megatron-LM
- * schedules.py adds one forward pass with --overlap-moe-expert-parallel-comm.)
+ * An action can run several microbatches interleaved (executor.h). In this file, "microbatch" means all
+ * microbatches of one action. With `mixed`, pairs of consecutive actions run interleaved in the schedules
+ * 1f1b and interleaved: two forward passes in the warm-up, then a backward and a forward pass, and finally
+ * two backward passes. A message arrives only after both actions of a pair, so the warm-up has more forward
+ * passes: 2 (p - r) + (v - 1) G, rounded up to an even number. (Megatron-LM schedules.py adds one forward
+ * pass with --overlap-moe-expert-parallel-comm.)
  *
  * p is the number of ranks, r this rank, v the number of chunks per rank, M the number of microbatches, and G
  * the number of microbatches that one chunk processes before the next chunk.
@@ -25,10 +26,11 @@
  * use until the last pass of its slot. The receive starts before the action or, with `overlap`, before the previous
  * action, so that the message arrives while the previous action computes.
  *
- * A send must finish before its buffer is written again. This cannot deadlock in any schedule, even if a send finishes
- * only when its message is received. Between two ranks, forward messages are received in sending order, and so are
- * backward messages. With two ranks and several chunks, messages in both directions use the same pair of ranks and may
- * overtake each other, so each direction needs a separate channel. */
+ * A send must finish before its buffer is written again. Waiting for sends cannot deadlock in any schedule,
+ * even if a send finishes only when its message is received. Between two ranks, forward messages are received
+ * in sending order, and so are backward messages. With two ranks and several chunks, messages in both
+ * directions use the same pair of ranks and may overtake each other, so each direction needs a separate
+ * channel. */
 #pragma once
 
 #include "pipeline/layout.h"
@@ -54,7 +56,7 @@ typedef struct PipelineSpec {
     PipelineSchedule kind; /* never SCHEDULE_AUTO */
     int ranks, chunks;
     int64_t microbatches, group;
-    bool forward_only; /* whether it is an evaluation, in groups of p with two alternating slots */
+    bool forward_only; /* true for an evaluation: groups of p microbatches, in two alternating slots */
     bool overlap;      /* whether a message is received while the previous action computes */
     bool mixed;        /* set by --interleave-forward-backward */
 } PipelineSpec;
@@ -79,7 +81,8 @@ typedef struct StageRef {
 
 /* Returns the number of microbatches per action. */
 int64_t pipeline_unit(const Config *);
-/* Returns the number of microbatches in a schedule, counting all microbatches of an action as one. */
+/* Returns the number of microbatches in a schedule, where all microbatches of an action are counted as one
+ * microbatch. */
 int64_t pipeline_units(const Config *, int64_t microbatches);
 /* Returns the schedule for the options. A schedule that does not support the number of chunks, or a group size that
  * does not match the number of microbatches, is a user error. */
@@ -91,7 +94,7 @@ PipelineSpec pipeline_shortened(const PipelineSpec *);
 /* Returns one rank's passes, which are allocated in the arena. */
 RankSchedule pipeline_schedule(const PipelineSpec *, int rank, Arena *);
 
-/* Return the stage that sends the message that the action waits for, and the stage that receives its
+/* Return the stage that sends the message that the action waits for, and the stage that receives the action's
  * result. */
 StageRef pipeline_source(const PipelineSpec *, int rank, const Action *);
 StageRef pipeline_target(const PipelineSpec *, int rank, const Action *);

@@ -277,7 +277,8 @@ double pipeline_bubble(const PipelineSpec *s, PassTimes t) {
     double bubble = (double)(p - 1) * (t.forward + t.backward_input);
     if (pairs) return 2 * (bubble + (double)(p - 1) * t.backward_weight);
     if (s->kind != SCHEDULE_ZERO_BUBBLE) return bubble + (double)(p - 1) * t.backward_weight;
-    /* If this is true, weight passes delay no other rank, and delayed weight passes fill gaps at the end. */
+    /* If `fits` is true, weight passes delay no other rank, and delayed weight passes fill gaps at the
+     * end. */
     bool fits = t.backward_weight <= t.forward && t.backward_weight <= t.backward_input;
     return fits ? bubble - (double)((m < p ? m : p) - 1) * t.backward_weight : NAN;
 }

@@ -1,6 +1,7 @@
-/* Plans a run of any size without running it. A plan contains the parameters, the FLOPs, the memory of each rank, and
- * the bubble of the pipeline schedule. All ranks of a pipeline stage need the same memory, so one rank per stage is
- * planned. The memory is computed by the same dry run that training performs before its first step. */
+/* Plans a run of any size, without executing the run. A plan contains the parameters, the FLOPs, the memory
+ * of each rank, and the bubble of the pipeline schedule. All ranks of a pipeline stage need the same memory,
+ * so one rank per stage is planned. The memory is computed by the same dry run that training performs before
+ * its first step. */
 #pragma once
 
 #include "train/memory_plan.h"
@@ -22,14 +23,14 @@ typedef struct RunPlan {
     double flops;          /* FLOPs of one sample's forward and backward passes */
     double
         bubble; /* the fraction of a step during which a pipeline rank waits, if all passes take equal times;
-                      NaN if this is too expensive to compute */
+                 *                       NaN if the fraction is too expensive to compute */
 } RunPlan;
 
-/* Plans a run. The options must have passed the training rules. `target` may be NULL, as for memory_plan_new. The arena
- * owns the plan. Returns a user error if the pipeline layout is invalid and no rule detects this. */
+/* Plans a run. The options must have passed the training rules. `target` may be NULL, as for memory_plan_new.
+ * The arena owns the plan. An invalid pipeline layout that no rule rejects is a user error. */
 Err plan_make(const Config *, const Device *target, Arena *, RunPlan *out);
 /* Plans only the layout, the microbatches, and the pipeline's schedule and bubble. */
 Err plan_schedule(const Config *, Arena *, RunPlan *out);
 MemoryPlan plan_rank(const Config *, const Device *target, int rank);
-/* Returns how many bytes of memory the rank that uses the most needs. */
+/* Returns the memory, in bytes, of the rank that needs the most. */
 size_t plan_bytes(const RunPlan *);

@@ -81,11 +81,11 @@ static void print_layout(const RunPlan *p, Str *out) {
                    size[AXIS_EDP]);
     str_printf(out, ", ZeRO stage %d%s\n", p->layout.data.stage,
                p->layout.sequence_parallel ? ", sequence parallel" : "");
-    str_printf(out, "batch: micro %lld, global %lld, %s a rank and step\n",
+    str_printf(out, "batch: micro %lld, global %lld, %s per rank and step\n",
                (long long)p->config->derived.micro_batch_size,
                (long long)p->config->derived.global_batch_size, amount(p->microbatches, "microbatch").s);
     if (p->pipeline.ranks == 1) return;
-    str_printf(out, "pipeline: %s, %s a rank, bubble %s of a step\n",
+    str_printf(out, "pipeline: %s, %s per rank, bubble %s of a step\n",
                PipelineSchedule_spellings[p->spec.kind], amount(p->pipeline.chunks, "stage").s,
                percent_text(p->bubble).s);
 }
@@ -144,17 +144,17 @@ void search_print(const Search *s, int64_t ranks, size_t available, int width, S
                amount(s->tries, "layout").s, (long long)s->node, SEARCH_CONTEXT, amount(s->micro, "sample").s,
                s->stopped ? "; stopped before all were tried" : "");
     if (!s->n && exactly)
-        str_printf(out, "no layout of %s fits into %s a rank: remove --ranks to search more\n",
+        str_printf(out, "no layout of %s fits into %s per rank: remove --ranks to search more\n",
                    amount(ranks, "rank").s, memory.s);
     else if (!s->n)
         str_printf(out,
-                   "no layout fits into %s a rank: lower --micro-batch-size, or choose a smaller model\n",
+                   "no layout fits into %s per rank: lower --micro-batch-size, or choose a smaller model\n",
                    memory.s);
     if (!s->n) return;
     if (exactly)
-        str_printf(out, "layouts of %s that fit into %s a rank:\n", amount(ranks, "rank").s, memory.s);
+        str_printf(out, "layouts of %s that fit into %s per rank:\n", amount(ranks, "rank").s, memory.s);
     else
-        str_printf(out, "the layouts of the fewest ranks that fit into %s a rank:\n", memory.s);
+        str_printf(out, "the layouts of the fewest ranks that fit into %s per rank:\n", memory.s);
     Str cells = {0};
     str_puts(
         &cells,
@@ -169,7 +169,7 @@ void search_print(const Search *s, int64_t ranks, size_t available, int width, S
     }
     terminal_table(cells.s, width, out);
     str_free(&cells);
-    str_printf(out, "options of the first: %s\n", s->found[0].words);
+    str_printf(out, "options of the first layout: %s\n", s->found[0].words);
 }
 
 /* ---- JSON ---- */

@@ -95,7 +95,7 @@ static Config config_of(const Seeker *s, const FoundLayout *f) {
     return c;
 }
 
-/* ---- does it fit? ---- */
+/* ---- checks of a layout ---- */
 
 /* Returns a lower bound on the peak memory per rank: the memory for parameters, gradients and optimizer state if they
  * were split equally across ranks. */
@@ -211,8 +211,8 @@ static int compare(const void *x, const void *y) {
     return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
 }
 
-/* Returns the smallest data-parallel size to try. With --ranks, this is the only size that results in exactly this
- * number of ranks. If no such size exists, the result is too large to be used. */
+/* Returns the smallest data-parallel size to try. With --ranks, returns the only size that results in exactly
+ * --ranks ranks, or a number that is too large to be used if no such size exists. */
 static int64_t first_data(const Config *c, int64_t model_ranks) {
     if (!i64_is_set(c->ranks)) return 1;
     return c->ranks % model_ranks ? c->ranks + 1 : c->ranks / model_ranks;

@@ -1,6 +1,6 @@
-/* Finds layouts in which each rank fits into a device's memory, with the minimum number of ranks or exactly --ranks.
- * The search varies tensor parallelism inside a node, context, pipeline and expert parallelism, virtual stages, ZeRO,
- * recomputation and microbatches. All other options are unchanged. */
+/* Finds layouts in which each rank fits into a device's memory, with the minimum number of ranks or with the
+ * number that --ranks sets. The search varies tensor parallelism inside a node, context, pipeline and expert
+ * parallelism, virtual stages, ZeRO, recomputation and microbatches. All other options are unchanged. */
 #pragma once
 
 #include "plan/plan.h"
@@ -13,7 +13,7 @@ typedef struct FoundLayout {
     int64_t chunks, micro; /* number of stages per pipeline rank; number of samples per microbatch */
     int zero;              /* the ZeRO stage, DataParallel.stage */
     RecomputeGranularity recompute;
-    size_t bytes; /* memory of the rank that uses the most */
+    size_t bytes; /* memory of the rank that needs the most */
     double bubble;
 } FoundLayout;
 
@@ -27,6 +27,6 @@ typedef struct Search {
     bool stopped;        /* whether the search stopped after SEARCH_TRIES layouts to limit its time */
 } Search;
 
-/* Tries up to `node` tensor-parallel ranks, SEARCH_CONTEXT context-parallel ranks, and SEARCH_MICRO samples per
- * microbatch or the number that the options set. */
+/* Tries up to `node` tensor-parallel ranks, SEARCH_CONTEXT context-parallel ranks, and SEARCH_MICRO samples
+ * per microbatch, or more if the options set a larger number. */
 Search plan_search(const Config *, const Device *target, size_t available, int64_t node);

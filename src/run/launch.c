@@ -66,8 +66,8 @@ static Err check_same_world(const Comm *comm, const CommLaunch *launch) {
                     launch->processes, comm_world(comm));
 }
 
-/* Runs fn as the only rank of this process. If an error occurs before all processes are connected, only this process
- * returns it. */
+/* Runs fn as the only rank of this process. If an error occurs before all processes are connected, only this
+ * process returns the error. */
 static Err as_process(const Config *c, const CommLaunch *launch, const CommOptions *options, RankMain *fn,
                       void *arg) {
     Comm *comm;

@@ -1,5 +1,5 @@
-/* Runs all ranks of a run. The ranks are a single rank, threads of this process (--ranks), or the processes that a
- * launcher has started. */
+/* Runs all ranks of a run. There is a single rank, or the ranks are threads of this process (--ranks) or the
+ * processes that a launcher has started. */
 #pragma once
 
 #include "base/err.h"
@@ -13,10 +13,10 @@ typedef Err RankMain(void *arg, Comm *comm);
 /* Runs fn on every rank of this process and returns the lowest rank's error. If there are several processes, each
  * process is one rank, and errors of ranks other than 0 have no message. */
 Err world_run(const Config *, RankMain *fn, void *arg);
-/* Sets CUDA_DEVICE_MAX_CONNECTIONS to 32 unless it is at least 8. The streams of a GPU share this number of
- * queues, by default 8. An NCCL receive never ends if work that its sender depends on follows the receive in the same
- * queue. CUDA reads the variable during its initialization, so world_run calls this function first if several ranks use
- * GPUs. */
+/* Sets the environment variable CUDA_DEVICE_MAX_CONNECTIONS to 32 unless its value is at least 8. The streams
+ * of a GPU share this number of queues, by default 8. An NCCL receive never ends if the same queue contains,
+ * after the receive, work on which the sender depends. CUDA reads the variable during its initialization, so
+ * world_run calls this function first if several ranks use GPUs. */
 void world_raise_queues(void);
 /* If there are several processes, sets --ranks to their number. Returns a user error if the options contain a
  * different --ranks. */

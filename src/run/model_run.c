@@ -145,7 +145,7 @@ static Err check_memory(const Config *c, Comm *comm, const Device *device) {
                     bytes_text(parameters).s, bytes_text(tables).s, bytes_text(have).s);
 }
 
-/* ---- quantized weights: each is cast once its values are available ---- */
+/* ---- quantized weights, each of which is cast once its values are available ---- */
 
 static void *stage_new(const ModelRun *r) {
     return device_alloc(r->device, quantized_stage_bytes(r->model->registry),
@@ -236,7 +236,7 @@ Err model_run_reload(ModelRun *r, const char *path) {
     Err e = ckpt_locate(path, &s.dir, &s.step);
     if (!e.code && stage > have)
         e = err_user(
-            "a weight takes %s before it is quantized, but %s are available; release the KV cache (/sleep)",
+            "a weight needs %s before it is quantized, but %s are available; release the KV cache (/sleep)",
             bytes_text(stage).s, bytes_text(have).s);
     e = comm_agree(r->comm, e);
     if (!e.code) e = load_parameters(r, &s, "load a checkpoint of the same model");

@@ -10,8 +10,8 @@
 #include "pipeline/layout.h"
 #include "tape/tape.h"
 
-/* How a model is used. With MODEL_COMPUTES, parameters have values but no gradients, and each data-parallel rank holds
- * all of them. */
+/* How a model is used. With MODEL_COMPUTES, parameters have values but no gradients, and each data-parallel
+ * rank holds all parameters. */
 typedef enum ModelUse { MODEL_COMPUTES, MODEL_TRAINS } ModelUse;
 
 typedef struct ModelRun {
@@ -32,12 +32,13 @@ Layout model_run_layout(const Config *, int rank, int world);
 void model_run_new(ModelRun *out, const Config *, Comm *, Device *, ModelUse);
 /* Frees everything except the device. */
 void model_run_free(ModelRun *);
-/* Opens a device, and loads the model in --load as a MODEL_COMPUTES model. Returns a user error if there is no
- * checkpoint, if it contains a different model, or if there is too little memory. After an error, the device is closed.
- * All ranks must call this function, and all ranks get the same error. comm may be NULL. */
+/* Opens a device, and loads the model in --load as a MODEL_COMPUTES model. Returns a user error if there is
+ * no checkpoint, if the checkpoint contains a different model, or if there is too little memory. After an
+ * error, the device is closed. All ranks must call this function, and all ranks get the same error. comm may
+ * be NULL. */
 Err model_run_open(ModelRun *out, const Config *, Comm *);
-/* Like model_run_open, but the parameters are periodic random numbers, for benchmarks. They have the type that the
- * model computes in, which must not be FP8. */
+/* Like model_run_open, but the parameters are periodic random numbers, for benchmarks. The parameters have
+ * the type in which the model computes, which must not be FP8. */
 Err model_run_open_random(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
 /* Replaces the parameters of a MODEL_COMPUTES model with those in the checkpoint `path`. Tensors keep their addresses.
@@ -48,9 +49,10 @@ Err model_run_reload(ModelRun *, const char *path);
 /* Like model_run_open, but borrows an open device, unless the device is NULL. Close the run with model_run_free. */
 Err model_run_load(ModelRun *out, const Config *, Comm *, Device *);
 
-/* Returns the number of samples per forward pass, for a batch of `samples` samples. It is `samples` or, with
- * --batch-invariant-mode, 1 (or the number of choices for one question). With more samples, a gradient could depend on
- * how samples are grouped, because the gradient of a tied embedding adds the sums of two ops. */
+/* Returns the number of samples per forward pass, for a batch of `samples` samples. The result is `samples`
+ * or, with --batch-invariant-mode, 1 (or the number of choices for one question). With more samples, a
+ * gradient could depend on how samples are grouped, because the gradient of a tied embedding adds the sums of
+ * two ops. */
 int64_t model_run_together(const ModelRun *, int64_t samples);
 /* Returns the number of tokens in a forward pass on this rank. */
 int64_t model_run_tokens(const ModelRun *);

@@ -5,15 +5,15 @@
 
 #include "base/str.h"
 
-/* The effects of a different option: X(name, note text). */
+/* The effects of an option that differs: X(name, note text). */
 #define OPTION_CHANGES(X)                                                                                    \
     X(ORDER, "the order of the data and the dropout change")                                                 \
     X(DATA, "the samples or their order change")                                                             \
     X(BATCH, "the samples of each step change")                                                              \
     X(RATE, "the learning rates of the remaining steps change")                                              \
     X(DECAY, "the weight decay of the remaining steps changes")                                              \
-    X(UPDATE, "the updates change")                                                                          \
-    X(TOKENS, "the ids in the data must be this tokenizer's")                                                \
+    X(UPDATE, "the updates of the parameters change")                                                        \
+    X(TOKENS, "the token ids in the data must be those of this tokenizer")                                   \
     X(LENGTH, "the last step changes")                                                                       \
     X(DROPOUT, "the dropout of the remaining steps changes")                                                 \
     X(ROUTING, "the routing of the remaining steps changes")                                                 \

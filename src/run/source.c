@@ -91,7 +91,7 @@ Err source_check_model(const Config *c, const json_t *state, const char *dir, bo
     Err e = ERR_OK;
     if (differences.len)
         e = err_user("the checkpoint in '%s' contains a different model: %s; %s%s", dir, differences.s,
-                     remedy ? remedy : "use its values, or add --use-checkpoint-args",
+                     remedy ? remedy : "use the checkpoint's values, or add --use-checkpoint-args",
                      weights_only ? "" : "; lengths may change with --finetune");
     str_free(&differences);
     json_decref(ours);
@@ -106,7 +106,7 @@ static Err check_vocabulary(const Config *c, int64_t ours, const json_t *state, 
     const char *file = c->tokenizer_model ? c->tokenizer_model : c->vocab_file;
     const bool named = c->tokenizer_type && file;
     const char *type = json_string_value(json_object_get(json_object_get(state, "config"), "tokenizer_type"));
-    return err_user("%s%s%s%s%s has %lld ids, but the model in '%s' has %lld: %s%s%s%s",
+    return err_user("%s%s%s%s%s has %lld tokens, but the model in '%s' has %lld: %s%s%s%s",
                     c->tokenizer_type ? "the tokenizer " : "the vocabulary of --vocab-size",
                     c->tokenizer_type ? c->tokenizer_type : "", named ? " '" : "", named ? file : "",
                     named ? "'" : "", (long long)ours, dir, (long long)theirs,

@@ -17,8 +17,8 @@ typedef struct Source {
  * nothing to free. */
 Err source_find(const Config *, Source *);
 void source_free(Source *);
-/* Returns an error if --load names a folder without a checkpoint, unless the run may start from scratch. Megatron-LM
- * always starts from scratch, even if the path is mistyped. */
+/* Returns an error if --load is the path of a folder without a checkpoint, unless the run may start from
+ * scratch. Megatron-LM always starts from scratch, even if the path is mistyped. */
 Err source_check_missing(const Config *);
 /* Checks that the options that determine the model equal the options in `state`, the state in the checkpoint in `dir`.
  * With weights_only, options that do not affect the weights may differ. An error lists every option that differs, and
@@ -27,9 +27,9 @@ Err source_check_model(const Config *, const json_t *state, const char *dir, boo
                        const char *remedy);
 /* Calls source_check_model, and checks the vocabulary size. */
 Err source_check(const Config *, const Ckpt *, const char *dir, bool weights_only, const char *remedy);
-/* Copies the model options that the user did not set from the checkpoint in --load or --pretrained-checkpoint. If
- * neither a tokenizer nor --vocab-size is set, also copies the tokenizer options. With --use-checkpoint-args, --load
- * may have no checkpoint yet. */
+/* Copies the model options that the user did not set from the checkpoint in --load or
+ * --pretrained-checkpoint. If neither a tokenizer nor --vocab-size is set, also copies the tokenizer options.
+ * With --use-checkpoint-args, the folder of --load need not contain a checkpoint yet. */
 Err source_args(Config *, Arena *, Str *notes);
 /* Copies the options in the given classes from `from`, except options that the user set. If `from` is NULL, copies no
  * options. */

@@ -107,8 +107,8 @@ static void add_to_map(json_t *map, const TextStream *text, int32_t token, doubl
     str_free(&piece);
 }
 
-/* Adds a token to the four lists in a choice's log-probabilities. e is NULL for the first token of a prompt, which has
- * no probability. */
+/* Adds a token to the four lists in a choice's log-probabilities. `e` is NULL for the first token of a
+ * prompt, because this token has no probability. */
 static void add_completion_logprob(Choice *c, int32_t token, const EngineEvent *e,
                                    const LikelyToken *likeliest, int64_t n) {
     json_t *map = e ? json_object() : json_null();
@@ -147,8 +147,8 @@ static void add_logprob(const Answer *a, Choice *c, const EngineEvent *e, const 
         add_completion_logprob(c, e->token, e, likeliest, a->ask.likeliest);
 }
 
-/* Adds a prompt token, with the most likely tokens at its position: {ID: {"logprob", "rank", "decoded_token"}}, as in
- * vLLM. The rank of a token that is not among the most likely ones is not known. */
+/* Adds a prompt token, with the most likely tokens at its position: {ID: {"logprob", "rank",
+ * "decoded_token"}}, as in vLLM. The rank of a token that is not among the most likely tokens is unknown. */
 static void add_prompt_logprob(Choice *c, const EngineEvent *e, const LikelyToken *likeliest, int64_t n) {
     json_t *map = json_object();
     for (int64_t i = 0; i <= n; i++) {
@@ -375,8 +375,8 @@ static json_t *ids_json(const TokenList *list) {
 
 static bool is_calling(const Choice *c) { return (int64_t)json_array_size(c->tools.calls) > c->calls; }
 
-/* Returns the calls that have not been sent yet. A stream numbers them. An id has nine digits, because Mistral's
- * templates require this. */
+/* Returns the calls that have not been sent yet. In a stream, calls are numbered. An id has nine digits,
+ * because Mistral's templates require this. */
 static json_t *calls_json(const Answer *a, const Choice *c, int64_t choice) {
     json_t *list = json_array();
     for (int64_t i = c->calls; i < (int64_t)json_array_size(c->tools.calls); i++) {
@@ -460,7 +460,7 @@ static void add_version(const Answer *a, json_t *json) {
         json_object_set_new(json, "metadata", json_pack("{s:I}", "weight_version", (json_int_t)newest));
 }
 
-/* Returns the lists of a Megatron-LM answer, which have one element for each prompt. */
+/* Returns the lists of a Megatron-LM answer. Each list has one element for each prompt. */
 static json_t *megatron_json(const Answer *a) {
     json_t *json = json_pack("{s:[]}", "text");
     add_version(a, json);

@@ -7,13 +7,14 @@
 
 typedef struct Answer Answer;
 
-/* Creates an answer, which owns the Ask and adds to the latencies. */
+/* Creates an answer. The answer owns the Ask, and adds to the latencies. */
 Answer *answer_new(const Served *, Ask *, Latencies *);
 void answer_free(Answer *);
 const char *answer_id(const Answer *);
 /* Returns an engine request for each choice. The caller frees the requests, but their tokens belong to the Answer. */
 Request *answer_requests(const Answer *, int64_t *n);
-/* Processes a ticket's events, and ends the ticket's choices. Returns a refusal if the model has failed. */
+/* Processes a ticket's events, and ends the choices whose text is complete. Returns a refusal if the model
+ * has failed. */
 Refusal answer_take(Answer *, Ticket *, const TicketEvents *);
 bool answer_done(const Answer *);
 /* Returns the entire answer, once all choices have ended. */

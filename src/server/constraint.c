@@ -100,13 +100,13 @@ Refusal constraint_format(const json_t *body, Ask *a) {
 
 /* ---- calls ---- */
 
-/* A marker is one token if the vocabulary contains it. */
+/* If the vocabulary contains the marker, the marker is one token. */
 static int32_t build_marker(GrammarBuilder *b, const Tokenizer *t, const char *marker, int32_t next) {
     const int32_t token = *marker ? tokenizer_token_id(t, marker) : -1;
     return token < 0 ? build_text(b, marker, next) : build_token(b, token, next);
 }
 
-/* A function's arguments are an object. */
+/* Builds a function's arguments, which must be a JSON object. */
 static Refusal build_arguments(GrammarBuilder *b, const json_t *function, int32_t next, int32_t *out) {
     json_t *parameters = json_object_get(function, "parameters");
     if (!parameters) {
@@ -124,7 +124,7 @@ static Refusal build_arguments(GrammarBuilder *b, const json_t *function, int32_
     return refusal;
 }
 
-/* NAME, "arguments": VALUE} */
+/* Builds the text NAME, "arguments": VALUE} */
 static Refusal build_call_of(GrammarBuilder *b, const ToolShape *shape, const json_t *function, int32_t next,
                              int32_t *out) {
     int32_t value;

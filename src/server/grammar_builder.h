@@ -45,12 +45,13 @@ void build_resolve(GrammarBuilder *, int32_t loop, int32_t is);
 int32_t build_colon(GrammarBuilder *, int32_t next);
 int32_t build_comma(GrammarBuilder *, int32_t next);
 
-/* Adds a rule. rule_begins sets its first node. */
+/* Adds a rule. rule_begins sets the rule's first node. */
 int32_t build_rule(GrammarBuilder *);
 void rule_begins(GrammarBuilder *, int32_t rule, int32_t first);
 int32_t build_call(GrammarBuilder *, int32_t rule, int32_t next);
-/* A JSON value: an integer with at most 15 digits, a number with at most 15 digits before and after its point and an
- * exponent with at most two, any object, and so on. A string contains no \u0000 and no escaped surrogate. */
+/* A JSON value: an integer with at most 15 digits, a number with at most 15 digits before and after its point
+ * and at most two digits in its exponent, any object, and so on. A string contains no \u0000 and no escaped
+ * surrogate. */
 int32_t build_json(GrammarBuilder *, JsonRule, int32_t next);
 /* The text of one JSON value. */
 int32_t build_constant(GrammarBuilder *, const json_t *, int32_t next);

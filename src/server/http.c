@@ -32,7 +32,7 @@ enum {
     MAX_BODY = 16 << 20,
     MAX_CONNECTIONS = 4096,
     TIMEOUT_S = 60, /* a client that reads or sends nothing for this time is disconnected */
-    BODY_S = 600,   /* time limit for a body if requests have no timeout */
+    BODY_S = 600,   /* time limit for receiving a body, in addition to --request-timeout */
     /* a stream without events receives a comment after this time, so that no proxy closes it */
     PING_MS = 2000,
     STREAM_BLOCK = 16 << 10,
@@ -346,7 +346,7 @@ static enum MHD_Result serve_resume(Exchange *x) { return send_bare_signal(x, SI
 static enum MHD_Result serve_sleep(Exchange *x) { return send_bare_signal(x, SIGNAL_SUSPEND); }
 static enum MHD_Result serve_wake_up(Exchange *x) { return send_bare_signal(x, SIGNAL_RESUME); }
 
-/* Loads another checkpoint, like SGLang's path of this name. */
+/* Loads another checkpoint, like the path with the same name in SGLang. */
 static enum MHD_Result serve_weights(Exchange *x) {
     json_t *body = NULL;
     Refusal refusal = fields_parse(ENDPOINT_WEIGHTS, x->body.s ? x->body.s : "", x->body.len, &body);
@@ -422,7 +422,7 @@ static enum MHD_Result serve_openapi(Exchange *x) {
 
 /* ---- requests ---- */
 
-/* Compares strings. The time does not depend on the position of their first difference. */
+/* Compares strings. The time does not depend on the position of the first difference. */
 static bool is_key(const char *key, const char *header) {
     static const char SCHEME[] = "Bearer ";
     if (!header || strncasecmp(header, SCHEME, strlen(SCHEME))) return false;

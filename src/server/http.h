@@ -1,5 +1,5 @@
-/* The HTTP server. docs/tutorials/serve.md lists its paths. Each connection has a thread, which reads a request and
- * writes its answer. */
+/* The HTTP server. docs/tutorials/serve.md lists the server's paths. Each connection has a thread that reads
+ * requests and writes answers. */
 #pragma once
 
 #include "server/queue.h"

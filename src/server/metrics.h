@@ -1,4 +1,5 @@
-/* The text of GET /metrics, which Prometheus reads. Metrics that vLLM also has use vLLM's names. */
+/* The text of GET /metrics, in Prometheus's format. Metrics that also exist in vLLM have the same names as in
+ * vLLM. */
 #pragma once
 
 #include <stdatomic.h>

@@ -26,8 +26,8 @@ struct Ticket {
     Err refused;
     bool stopped, lost;
     int64_t pending; /* number of posted events that have not been delivered */
-    /* released: its connection no longer uses it, so no thread reads its events; closed: the engine has ended its
-     * requests */
+    /* released: the connection no longer uses the ticket, so no thread reads the ticket's events; closed: the
+     * engine has ended the ticket's requests */
     bool released, closed;
 };
 
@@ -52,9 +52,10 @@ typedef struct EntryList {
     size_t n;
 } EntryList;
 
-/* The lock guards all members except `step`, and a ticket's `ended` and the members after it. After each step, the
- * engine's thread posts the step's events, and `courier` delivers them to their tickets. So the next pass does not wait
- * until all connections have been woken, which takes a few microseconds each. */
+/* The lock guards all members of the queue except `step`. It also guards a ticket's member `ended` and the
+ * members after `ended`. After each step, the engine's thread posts the step's events, and `courier` delivers
+ * them to their tickets. The next pass therefore does not wait until all connections have been woken. Waking
+ * one connection takes a few microseconds. */
 struct Queue {
     pthread_mutex_t lock;
     pthread_cond_t filled, answered, post; /* answered: a signal has taken effect */
@@ -65,7 +66,7 @@ struct Queue {
     EntryList entries;
     Ticket **tickets;    /* [slots]: NULL if the slot is free */
     int64_t slots, open; /* open: number of requests that have not ended */
-    bool idle;           /* whether the last pass had nothing to compute */
+    bool idle;           /* true if the last pass had nothing to compute */
     QueueCounts counts;
 };
 
@@ -205,7 +206,7 @@ static void count_end(Queue *q, Ticket *ticket, int64_t choice, Reason reason) {
     q->counts.ended[reason]++;
 }
 
-/* Ends a choice, and aborts it if the engine has not ended it. */
+/* Ends a choice. If the engine has not ended the choice, aborts it. */
 static void abort_choice(Queue *q, Ticket *ticket, int64_t choice, Reason reason) {
     count_end(q, ticket, choice, reason);
     add_entry(q, (Entry){.kind = ENTRY_ABORT, .ticket = ticket, .choice = choice});
@@ -285,7 +286,7 @@ static void add_event(TicketEvents *to, const EngineEvent *event, int64_t id, co
     to->n_likeliest += n;
 }
 
-/* Appends an event of one list to another list. */
+/* Appends an event from one list to another list. */
 static void copy_event(TicketEvents *to, const TicketEvents *from, const TicketEvent *e, int64_t id) {
     add_event(to, &e->event, id, e->event.n_likeliest ? from->likeliest + e->likeliest : NULL);
 }
@@ -315,8 +316,8 @@ static bool run_step(Queue *q, Fleet *fleet) {
     return worked;
 }
 
-/* Sends a signal and, if it is allowed, runs steps until the fleet has reached its new state. If the state does not
- * change, one step applies the signal. */
+/* Sends a signal and, if the signal is allowed, runs steps until the fleet has reached its new state. If the
+ * state does not change, one step applies the signal. */
 static void send_signal(Queue *q, Fleet *fleet, Sent *sent) {
     SignalResult result = {.sent = fleet_signal(fleet, sent->signal, sent->path)};
     if (!result.sent.code) do
@@ -361,7 +362,8 @@ static Ticket *deliver(Queue *q, const TicketEvents *events, const TicketEvent *
     return NULL;
 }
 
-/* Delivers events, and unlocks the queue while it wakes connections, because they need the lock. */
+/* Delivers events, and unlocks the queue while it wakes connections, because the connections need the
+ * lock. */
 static void deliver_all(Queue *q, const TicketEvents *events) {
     for (int64_t i = 0; i < events->n; i++) {
         Ticket *woken = deliver(q, events, &events->at[i]);

@@ -2,7 +2,8 @@
  * engine request for each choice, and waits for the ticket's events. Only queue_turn calls the fleet, in the queue's
  * order. A third thread, which belongs to the queue, delivers the events and wakes the connections.
  *
- * A ticket ends when its connection releases it. If any of its requests are still running, they are then aborted. */
+ * A ticket ends when its connection releases it. Requests of the ticket that are still running are then
+ * aborted. */
 #pragma once
 
 #include "infer/fleet.h"
@@ -62,13 +63,13 @@ QueueAnswer queue_submit(Queue *, const Request *, int64_t n, Ticket **out);
  * TICKET_LOST if the client closes its end of `socket`. *refused is set for TICKET_REFUSED. */
 TicketState ticket_wait(Ticket *, int socket, int64_t ms, TicketEvents *out, Err *refused);
 void ticket_events_free(TicketEvents *);
-/* Counts a choice as ended. If the engine has not ended the choice, it is aborted. */
+/* Counts a choice as ended. If the engine has not ended the choice, the choice is aborted. */
 void ticket_end(Ticket *, int64_t choice, Reason);
 void ticket_release(Ticket *);
 
 typedef struct SignalResult {
     Err sent;   /* a user error if the signal is not allowed, an infra error if the server exits */
-    Err loaded; /* why SIGNAL_WEIGHTS has changed no parameter */
+    Err loaded; /* an error if SIGNAL_WEIGHTS failed; no parameter has then changed */
     FleetState state;
     int64_t weights; /* EngineCounts.weights */
 } SignalResult;

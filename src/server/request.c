@@ -181,8 +181,8 @@ static const char *const CHAT_FIELDS[] = {"messages",
                                           "tools"};
 enum { N_CHAT_FIELDS = sizeof CHAT_FIELDS / sizeof *CHAT_FIELDS };
 
-/* Copies to *out the part of the body that chat_request reads. If tools must not be called, omits them, so that the
- * template does not list them. */
+/* Copies to *out the part of the body that chat_request reads. If tools must not be called, omits the tools,
+ * so that the template does not list them. */
 static Refusal chat_body(const json_t *body, json_t *out) {
     json_t *message;
     size_t i;
@@ -282,7 +282,7 @@ Refusal request_prompts(const Served *served, const json_t *body, TokenList **ou
     return read_prompts(served, body, prompt, out, n);
 }
 
-/* ---- when a text ends ---- */
+/* ---- the end of a text ---- */
 
 static Refusal add_stop(Ask *a, const json_t *stop) {
     const char *text = json_string_value(stop);
@@ -370,8 +370,8 @@ static Refusal read_allowed(const Served *served, const json_t *body, Sampling *
     return ids.n ? SERVED : field_wrong("allowed_token_ids", "a list of token ids that is not empty");
 }
 
-/* Appends the tokens of a bad word to the list. Returns false if the word has no tokens, or tokens that the model
- * lacks. */
+/* Appends the tokens of a bad word to the list. Returns false if the word has no tokens, or if the model
+ * lacks one of the tokens. */
 static bool add_bad(const Served *served, const char *word, Sampling *out) {
     TokenList ids = {0};
     int32_t *bad = (int32_t *)(uintptr_t)out->bad;
@@ -388,8 +388,8 @@ static bool add_bad(const Served *served, const char *word, Sampling *out) {
     return valid;
 }
 
-/* Reads words as vLLM does (SamplingParams.update_from_tokenizer). Also bans the tokens of the word with a leading
- * space, if there are equally many and the first one differs. */
+/* Reads words as vLLM does (SamplingParams.update_from_tokenizer). Also bans the tokens of the word with a
+ * leading space, if both spellings have equally many tokens and the first tokens differ. */
 static Refusal read_bad_words(const Served *served, const json_t *body, Sampling *out) {
     const json_t *list = json_object_get(body, "bad_words"), *one;
     size_t i;

@@ -7,7 +7,8 @@
 #include "server/fields.h"
 #include "server/text.h"
 
-/* The model that the server serves, except its weights. It never changes, so any number of threads can use it. */
+/* The properties of the model that the server serves, except its weights. These properties never change, so
+ * any number of threads can read them. */
 typedef struct Served {
     const char *name; /* the model's name */
     int64_t created;  /* seconds since 1970 */
@@ -18,7 +19,7 @@ typedef struct Served {
     int64_t n_ends;
     int64_t vocab, context; /* context: maximum number of tokens in a prompt and its continuation */
     int64_t choices;        /* maximum number of choices per request */
-    uint64_t seed;          /* the seed for requests that contain none */
+    uint64_t seed;          /* the seed for requests without a seed */
     bool stamps;            /* whether answers state the versions of the weights that computed them */
 } Served;
 
@@ -60,7 +61,7 @@ Refusal request_ask(const Served *, Endpoint, const json_t *body, Ask *out);
 /* Converts the prompts or messages in a request body to tokens, one list for each prompt. The caller must free *out,
  * even after a refusal. */
 Refusal request_prompts(const Served *, const json_t *body, TokenList **out, int64_t *n);
-/* Checks a list of ids. */
+/* Checks a list of token ids, and copies the list to *out. */
 Refusal request_ids(const Served *, const char *field, const json_t *, TokenList *out);
 int64_t ask_max_tokens(const Served *, const Ask *, int64_t prompt);
 void ask_free(Ask *);

@@ -20,7 +20,8 @@ typedef struct Known {
     int32_t rule;
 } Known;
 
-/* The schemas that have the current schema as an alternative. All their texts start at the same position. */
+/* The schemas that have the current schema as an alternative. The texts of all these schemas start at the
+ * same position. */
 typedef struct Chain {
     const json_t *schema;
     const struct Chain *outer;
@@ -204,7 +205,7 @@ typedef struct Property {
     bool required;
 } Property;
 
-/* Reads the properties [n], which the caller frees. A required property without a schema can have any value. */
+/* Reads the n properties. The caller frees *out. A required property without a schema can have any value. */
 static Refusal read_properties(const Compiler *c, const json_t *schema, Property **out, int64_t *n) {
     json_t *properties = json_object_get(schema, "properties"),
            *required = json_object_get(schema, "required"), *one;
@@ -243,8 +244,8 @@ static Refusal build_map(Compiler *c, const json_t *schema, int32_t next, int32_
     return SERVED;
 }
 
-/* Builds the properties from the last to the first. `first` is the node if the text contains no earlier property, and
- * `rest` is the node if it contains one. */
+/* Builds the properties from the last to the first. `first` is the node if the text contains no earlier
+ * property, and `rest` is the node if the text contains an earlier property. */
 static Refusal build_members(Compiler *c, const Property *list, int64_t n, int32_t next, int32_t *out) {
     GrammarBuilder *b = c->b;
     int32_t first = build_text(b, "}", next), rest = first;
@@ -333,7 +334,7 @@ static Refusal build_types(Compiler *c, const json_t *schema, int32_t next, int3
     }
     for (size_t t = 0; t < COUNT(TYPES); t++) {
         const char *type = TYPES[t];
-        /* without `type`, keywords for objects or arrays imply this type */
+        /* without `type`, keywords for objects or arrays imply the type object or array */
         if (has_type ? !allows(schema, type)
                      : !(object && !strcmp(type, "object")) && !(array && !strcmp(type, "array")))
             continue;

@@ -1,6 +1,7 @@
-/* Builds a grammar for text that a JSON Schema describes (json-schema.org, draft 2020-12). All text that matches the
- * grammar is valid, but not all valid text matches it. An object contains its properties in the schema's order, and no
- * others. grammar_builder.h specifies numbers and white space. Supported keywords:
+/* Builds a grammar for text that a JSON Schema describes (json-schema.org, draft 2020-12). All text that
+ * matches the grammar is valid, but not all valid text matches the grammar. An object contains its properties
+ * in the schema's order, and no other properties. grammar_builder.h specifies numbers and white space.
+ * Supported keywords:
  *
  *   type, enum, const, anyOf, $ref to "#" or a definition in $defs or definitions
  *   properties, required, additionalProperties; items, minItems, maxItems
@@ -12,6 +13,6 @@
 #include "server/grammar_builder.h"
 #include "server/refusal.h"
 
-/* Sets *out to the first node of text that matches the schema and continues at `next`. `field` is the body field that
- * contains the schema; a refusal names it. */
+/* Sets *out to the first node of text that matches the schema and continues at `next`. `field` is the body
+ * field that contains the schema; a refusal names this field. */
 Refusal schema_build(GrammarBuilder *, const json_t *schema, const char *field, int32_t next, int32_t *out);

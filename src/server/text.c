@@ -8,7 +8,7 @@
 #include "base/utf8.h"
 
 enum {
-    /* number of tokens after which a text is released even if a tokenizer has not completed its character */
+    /* number of tokens after which a text is released even if its last character is not complete */
     PATIENCE = 8
 };
 static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */

@@ -1,6 +1,6 @@
-/* Converts the tokens of a text to UTF-8 one by one, and ends the text before the first stop string. The concatenation
- * of the released parts does not depend on their boundaries. A part contains only complete characters, and never the
- * start of a stop string that a later token might complete. */
+/* Converts the tokens of a text to UTF-8 one by one, and ends the text before the first stop string. The
+ * concatenation of the released parts does not depend on where the text is divided. A part contains only
+ * complete characters, and never the start of a stop string that a later token might complete. */
 #pragma once
 
 #include "base/str.h"
@@ -12,7 +12,7 @@ enum { TEXT_CONTEXT = 8 };
 typedef struct StopList {
     char **at; /* [n]: not empty */
     int64_t n;
-    bool kept; /* whether a text ends after the first stop string, not before it */
+    bool kept; /* true if a text ends after the first stop string, and false if it ends before this string */
 } StopList;
 
 typedef struct TextStream {
@@ -21,7 +21,7 @@ typedef struct TextStream {
     bool special;        /* whether special tokens appear by name; to be set after text_begin */
     int32_t *window;     /* [n]: the last tokens, on which the next token's text can depend */
     size_t n, read;      /* the text of the first `read` tokens is known */
-    size_t base;         /* number of bytes in this text */
+    size_t base;         /* number of bytes in the text of these `read` tokens */
     Str bytes;           /* the start of an incomplete character */
     Str held;            /* characters that may begin a stop string */
     int64_t characters;  /* number of complete characters so far, including held characters */

@@ -76,8 +76,8 @@ OffloadMemory offload_peak(const Offload *o) {
 
 size_t offload_bytes(const Offload *o, OffloadMemory m) { return (size_t)o->slots * m.slot; }
 
-/* Reserves host memory or, on the null device, only counts it. Copies to and from the host run in order, so memory that
- * the previous backward pass has read can be overwritten. */
+/* Reserves host memory or, on the null device, only counts it. Copies to and from the host run in order, so
+ * this pass can overwrite memory that the previous backward pass has read. */
 static Kept host_memory(Offload *o, size_t bytes) {
     const Kept k = {o->used, bytes};
     o->used += bytes;

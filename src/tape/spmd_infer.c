@@ -41,8 +41,8 @@ static Spmd local(const Operands *o, bool is_linear) {
     }
     if (count[SPMD_I] && count[SPMD_I] < n)
         refuse(o, "an invariant operand is combined with other types: make it R first, or its gradient will "
-                  "lack the other "
-                  "ranks' share");
+                  "lack the "
+                  "other ranks' contributions");
     return count[SPMD_V] ? SPMD_V : count[SPMD_R] ? SPMD_R : SPMD_I;
 }
 
@@ -71,7 +71,8 @@ static Spmd lookup(const Operands *o) {
     enum { ID, W };
     const Spmd id = spmd_on(o->call->in[ID]->spmd, o->axis), w = spmd_on(o->call->in[W]->spmd, o->axis);
     if (w != SPMD_V) return local(o, false);
-    if (id == SPMD_V) refuse(o, "every rank must look up every id, because each holds a part of the table");
+    if (id == SPMD_V)
+        refuse(o, "every rank must look up every id, because each rank holds a part of the table");
     return SPMD_P;
 }
 

@@ -1,14 +1,14 @@
-/* The tape, which records coarse-grained ops. Running an op records it. tape_backward visits the records in reverse
- * order and calls each op's hand-written backward function, which also consists of ops. The source of a backward
- * function is next to the source of its forward function.
+/* The tape records coarse-grained ops. Running an op on the tape records the op. tape_backward visits the
+ * records in reverse order and calls each op's hand-written backward function, which is itself composed of
+ * ops. The source of a backward function is next to the source of its forward function.
  *
  * Memory: outputs of a recorded forward pass are in the slot space until tape_end. Gradients and temporaries are in the
  * transient space, and are freed as soon as the nodes that need them have run. A run of the same code on the null
  * device measures the sizes of both spaces (space_peak).
  *
- * Gradients: several ops may read a tensor. The first gradient of a tensor is kept or shared (no copy), and later
- * gradients are added. A shared gradient is copied before it is written (tape_grad_out), so sharing is never
- * visible. */
+ * Gradients: several ops may read a tensor. The first gradient of a tensor is kept or shared without a copy,
+ * and later gradients are added to it. A shared gradient is copied before it is written (tape_grad_out), so
+ * sharing is never visible. */
 #pragma once
 
 #include <math.h>
@@ -28,9 +28,10 @@ typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 
 typedef struct Tape Tape;
 
-/* An observer of the tape, used to search for a divergence. An observed tape waits for each communication before it
- * continues. The observer is called for an op when its outputs are ready (also inside a block, each time that the block
- * runs). The observer is also called before and after each node's backward function, with the sweep's Need. */
+/* An observer of the tape, used to search for a divergence. An observed tape waits for each communication
+ * before it continues. The observer is called for an op when its outputs are ready (also inside a block, each
+ * time the block runs). The observer is also called before and after each node's backward function, with the
+ * sweep's Need. */
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
 typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
 
@@ -81,33 +82,35 @@ const RunContext *tape_context(const Tape *);
 /* Sets the fiber on which the tape runs. The tape pauses the fiber before each wait for an operation that does not
  * move integers, so that other fibers can compute. If the fiber is NULL, there are no pauses. */
 void tape_pauses(Tape *, Fiber *);
-/* Sets the space for later gradients and temporaries. No gradient or temporary may be in use at the call. */
+/* Sets the space for later gradients and temporaries. No gradient or temporary may be in use when this
+ * function is called. */
 void tape_transient_to(Tape *, Space *transient);
-/* Opens the tape for one forward pass, and discards everything that was recorded or allocated before. The context is
- * copied. */
+/* Opens the tape for one forward pass, and discards everything that was previously recorded or allocated. The
+ * context is copied. */
 void tape_begin(Tape *, const MicrobatchContext *);
 const MicrobatchContext *tape_microbatch(const Tape *);
-/* Discards everything, in constant time. */
+/* Discards everything on the tape, in constant time. */
 void tape_end(Tape *);
 /* Returns zeroed host memory that exists until tape_end, for data that a block (tape_block) reads again in its backward
  * pass. */
 void *tape_alloc(Tape *, size_t bytes);
 
-/* Returns whether a backward pass will follow the op that is running. The result is true exactly once for each op of a
- * training microbatch, even if a block runs the op again. The result is never true in an evaluation. Code that counts
- * or accumulates outside the tape must check this. */
+/* Returns whether a backward pass will follow the op that is running. The result is true exactly once for
+ * each op of a training microbatch, even if a block runs the op again. The result is never true in an
+ * evaluation. Code that counts or accumulates outside the tape must check this result. */
 bool tape_is_recording(const Tape *);
-/* Return the number of ranks along an axis, and the group of this rank along the axes of a mask. */
+/* tape_axis returns the number of ranks along an axis. tape_group returns this rank's group along the axes of
+ * a mask. */
 int tape_axis(const Tape *, Axis);
 Group tape_group(const Tape *, unsigned mask);
 /* Returns the positions of the rows of x [s,b,...] in a sequence of *total positions, which is sharded over
  * CP in zigzag order (base/zigzag.h), and over TP if x is V on that axis. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
-/* Must be called halfway through a branch's forward pass (nn/branch.h). With sequence parallelism, only a norm
- * separates a branch's reduce-scatter from the all-gather of the next branch. If passes paused only between branches,
- * at most one of the two operations would be hidden. A pause halfway lets another microbatch run its norm, and each
- * half then hides one operation. The backward pass also pauses halfway, unless it gathers the branch's input again,
- * because it then pauses for the gather. */
+/* Must be called halfway through a branch's forward pass (nn/branch.h). With sequence parallelism, only a
+ * norm separates a branch's reduce-scatter from the all-gather of the next branch. If passes paused only
+ * between branches, at most one of the two operations would be hidden. A pause halfway lets another
+ * microbatch run its norm, and each half then hides one operation. The backward pass also pauses halfway,
+ * unless the backward pass gathers the branch's input again and therefore pauses for the gather. */
 void tape_pause_halfway(Tape *);
 
 /* ---- tensors, blocks, offloading and the backward pass ---- */
@@ -115,9 +118,9 @@ void tape_pause_halfway(Tape *);
 /* Returns a new tensor, which exists until the current forward pass is discarded or, in a backward pass, until its node
  * has run. */
 Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
-/* Returns a tensor that needs a gradient but was not computed on this tape, such as an input from another pipeline
- * stage. After tape_backward, tape_grad returns its gradient. `data` is the caller's memory. If it is NULL, memory in
- * the slot space is used. */
+/* Returns a tensor that needs a gradient but was not computed on this tape, such as an input from another
+ * pipeline stage. After tape_backward, tape_grad returns its gradient. `data` is the caller's memory. If
+ * `data` is NULL, memory in the slot space is used. */
 Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, SpmdType);
 /* Sets the caller's memory for the stage's output, which is sent to another stage and which no backward function reads.
  * The output is the tensor that the next op or block after tape_output_next returns. If `memory` is NULL, which is the
@@ -125,12 +128,13 @@ Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, Spmd
 void tape_output_to(Tape *, void *memory);
 void tape_output_next(Tape *);
 
-/* Runs fn(tape, self, x) and keeps only its output and x. The backward pass runs fn again. This function is the only
- * interface for recomputation. If the tape does not record, the intermediate tensors of fn are also dropped. */
+/* Runs fn(tape, self, x) and keeps only its output and x. The backward pass runs fn again. tape_block is the
+ * only interface for recomputation. If the tape does not record, the intermediate tensors of fn are also
+ * dropped. */
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
-/* Sets the memory for the activations of layers between tape_offload_begin and tape_offload_end. The caller owns the
- * Offload. If it is NULL, the slot space is used. */
+/* Sets the memory for the activations of layers between tape_offload_begin and tape_offload_end. The caller
+ * owns the Offload. If the Offload is NULL, the slot space is used. */
 void tape_offload_to(Tape *, Offload *);
 /* Call these functions before and after each layer of the Offload. The layers must be consecutive. In the forward pass,
  * only the next layer may read the outputs of a layer. One sweep must compute all gradients of the layer (NEED_ALL). */
@@ -138,8 +142,8 @@ void tape_offload_begin(Tape *, int64_t layer);
 void tape_offload_end(Tape *, int64_t layer);
 /* Sets the gradient of the output y to dy, which has the same shape. Call this function before tape_play. */
 void tape_give(Tape *, Tensor *y, Tensor *dy);
-/* Runs the backward functions of all nodes, in reverse order. A DW sweep after a DX sweep reuses the gradients that
- * were set. */
+/* Runs the backward functions of all nodes, in reverse order. A DW sweep after a DX sweep reuses the output
+ * gradients that were set. */
 void tape_play(Tape *, Need);
 /* Calls tape_give and tape_play for one output. If dy is NULL, the gradient has already been set. */
 static inline void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
@@ -147,7 +151,8 @@ static inline void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
     tape_play(t, need);
 }
 
-/* A function that is called after every op of a forward or backward pass, recorded or not. Unlike a TapeProbe, it does
- * not make the tape wait for operations, so it can be used for counting and timing. */
+/* A TapeTrace is called after every op of a forward or backward pass, whether or not the op is recorded.
+ * Unlike a TapeProbe, a TapeTrace does not make the tape wait for operations, so it can be used for counting
+ * and timing. */
 typedef void TapeTrace(void *arg, const OpDef *, const Call *);
 void tape_trace(Tape *, TapeTrace *, void *arg);

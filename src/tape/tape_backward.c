@@ -9,7 +9,8 @@
 
 /* ---- gradients ---- */
 
-/* Finishes a postponed gradient of a different bucket, so that the bucket's sum can start (param/sync.h). */
+/* Finishes the postponed gradient if it belongs to a different bucket, so that the reduction of this bucket
+ * can start (param/sync.h). */
 static void end_bucket(Tape *t, const Param *next) {
     for (int i = 0; t->postponed.run && i < CALL_IN; i++) {
         const Tensor *x = t->postponed.call.in[i];
@@ -64,8 +65,8 @@ static Tensor *view_grad(Tape *t, Tensor *x) {
     return out;
 }
 
-/* Returns the main gradient. The first gradient of a step (at ZeRO stages 2 and 3: of a sweep) overwrites the memory,
- * and later gradients are added. */
+/* Returns the main gradient. The first gradient of a step (at ZeRO stages 2 and 3: of a sweep) overwrites the
+ * memory, and later gradients are added to it. */
 static Tensor *main_grad(Tape *t, Tensor *x) {
     if (t->context->sync) {
         end_bucket(t, param_of(x));
@@ -165,7 +166,7 @@ void tape_postpone(Tape *t, const Node *n, Postponed *run, const void *arg, size
 }
 
 static void play_node(Tape *t, size_t i, Need need) {
-    Node n = t->nodes[i]; /* a copy: a recompute node appends to the array, and so may move it */
+    Node n = t->nodes[i]; /* a copy: a recompute node appends to the array, and may thereby move it */
     Tensor *y = n.call.out[0];
     const Need shown = n.ahead ? need & NEED_DX : need;
     if (!y)

@@ -4,25 +4,26 @@
 
 #include "tape/tape_ops.h"
 
-/* Returns the gradient of y, which must have one. */
+/* Returns the gradient of y, which must exist. */
 Tensor *tape_grad(Tape *, Tensor *y);
-/* Like tape_grad, for an operation that reads the gradient after the node's backward function returns. The caller must
- * free it with tape_grad_drop. */
+/* Like tape_grad, for an operation that reads the gradient after the node's backward function returns. The
+ * caller must free the gradient with tape_grad_drop. */
 Tensor *tape_grad_keep(Tape *, Tensor *y);
 void tape_grad_drop(Tape *, Tensor *grad);
-/* Returns the memory for the gradient of x, or NULL if `need` excludes it. The memory is new or, with TENSOR_ACCUM,
- * memory to which the gradient must be added. Parameters belong to NEED_DW, and all other tensors to NEED_DX. Call this
- * function once per use of x, then write or accumulate every element exactly once, because unwritten memory
- * (grads_mark_unwritten) has arbitrary contents. */
+/* Returns the memory for the gradient of x, or NULL if `need` excludes this gradient. The memory is new or,
+ * with TENSOR_ACCUM, memory to which the gradient must be added. Parameters belong to NEED_DW, and all other
+ * tensors to NEED_DX. Call this function once per use of x, then write or accumulate every element exactly
+ * once, because unwritten memory (grads_mark_unwritten) has arbitrary contents. */
 Tensor *tape_grad_out(Tape *, Tensor *x, Need);
 /* A backward function that cannot always add to dx, the gradient of x, uses these two functions. tape_grad_sum_begin
  * returns the tensor to write: dx or, if `apart`, scratch memory that tape_grad_sum_end adds to dx. */
 Tensor *tape_grad_sum_begin(Tape *, const Tensor *x, Tensor *dx, bool apart);
 void tape_grad_sum_end(Tape *, Tensor *sum, Tensor *dx);
 /* Passes the gradient g to x unchanged, as for y = x + ... If g is the first gradient of x, x shares it;
- * otherwise, g is added. */
+ * otherwise, g is added to the existing gradient. */
 void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
-/* Like tape_grad_out, but the memory that it returns is that of x itself. No other node may read x afterwards. */
+/* Like tape_grad_out, but returns the memory of x itself as the gradient's memory. No other node may read x
+ * afterwards. */
 Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 
 /* Postpones the rest of a node's backward function, which computes gradients of parameters. The rest runs in

@@ -10,7 +10,7 @@ typedef struct Block {
     void *self;
 } Block;
 
-/* Runs the block with its tensors in the transient space. The caller frees them. */
+/* Runs the block with its tensors in the transient space. The caller frees these tensors. */
 static Tensor *run_block(Tape *t, const Block *b, Tensor *x, bool recording) {
     Space *space = t->space;
     bool outer = t->recording;

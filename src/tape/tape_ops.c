@@ -7,8 +7,8 @@
 #include "tape/spmd_infer.h"
 #include "tape/tape_state.h"
 
-/* Rounds y to the exact lane's grid, except partial sums, which must be added first, and main gradients,
- * which are sums over microbatches. */
+/* Rounds y to the exact lane's grid, unless y is a partial sum, which must be reduced first, or a main
+ * gradient, which is a sum over microbatches. */
 static void to_grid(Tape *t, Tensor *y) {
     if (!y || !dtype_is_float((DType)y->dtype) || y->flags & (TENSOR_MAIN_GRAD | OFF_GRID) ||
         spmd_axes(y->spmd, SPMD_P))
@@ -23,8 +23,8 @@ static void ran(Tape *t, const OpDef *op, const Call *call) {
     if (t->trace) t->trace(t->trace_arg, op, call);
 }
 
-/* Gathers the values of the op's parameters, which may be on other ranks. A detached parameter is set to its new
- * memory. */
+/* Gathers the values of the op's parameters from the ranks that hold them. A detached parameter is updated to
+ * point to its new memory. */
 static void use_parameters(Tape *t, const Call *call) {
     Param *used[CALL_IN];
     int n = 0;

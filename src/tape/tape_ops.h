@@ -16,8 +16,9 @@ struct Node {
     bool ahead;
 };
 
-/* Returns a view of `base` at `offset` elements. The view's gradient is the same view of the gradient of `base`.
- * Together, all views of a tensor must cover it, and no op may read the tensor itself. */
+/* Returns a view of `base` that starts at element `offset`. The view's gradient is the same view of the
+ * gradient of `base`. Together, all views of a tensor must cover the tensor, and no op may read the tensor
+ * itself. */
 Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
 /* Returns a second Tensor for the data of x, with a separate gradient. */
 Tensor *tape_alias(Tape *, const Tensor *x);
@@ -25,36 +26,38 @@ Tensor *tape_alias(Tape *, const Tensor *x);
 Tensor *tape_detach(Tape *, const Tensor *x);
 /* Runs an op without recording it. */
 void tape_call(Tape *, const OpDef *, Call);
-/* Runs an op and records it. Outputs need a gradient if any input does. The op's rule determines their types.
- * If the rule does not allow the operands, that is a fault whose message names the op and the axis. attr (NULL or
- * attr_size bytes) is copied. */
+/* Runs an op and records it. Outputs need a gradient if any input does. The op's rule determines the types of
+ * the outputs. If the rule does not allow the operands' types, the call is a fault whose message names the op
+ * and the axis. attr (NULL or attr_size bytes) is copied. */
 void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 
 /* Sets the types of the outputs, as tape_run does. */
 void tape_check(Tape *, const OpDef *, const Call *);
-/* Records a communicating op that the builder has already run, through tape_call and tape_comm. The builder must
- * have set the types of its outputs. */
+/* Records a communicating op that the builder has already run, through tape_call and tape_comm. The builder
+ * must have set the types of the op's outputs. */
 void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
-/* An op that adds to the main gradients of its parameters before it is recorded calls tape_early_grads_begin before it
- * adds, and tape_early_grads_end instead of tape_record. */
+/* An op that adds to the main gradients of its parameters before it is recorded calls tape_early_grads_begin
+ * before the addition, and tape_early_grads_end instead of tape_record. */
 void tape_early_grads_begin(Tape *, const OpDef *, const Call *);
 void tape_early_grads_end(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
-/* Returns whether the op that is running is part of a backward pass, because a block is recomputed. */
+/* Returns whether the op that is running belongs to a block that the backward pass is recomputing. */
 bool tape_in_backward(const Tape *);
-/* After this call, the exact lane does not round the gradient of x to the grid. The lane also does not round x if an
- * op writes it after the call. Ranks may hold partial sums of x, which must not be rounded before they are added. */
+/* After this call, the exact lane does not round the gradient of x to the grid. If an op writes x after this
+ * call, the lane does not round x either. Ranks may hold partial sums of x, which must not be rounded before
+ * they are added. */
 void tape_grad_off_grid(Tensor *x);
 bool tape_grad_is_off_grid(const Tensor *x);
-/* Returns memory for the duration of one builder or backward function. tape_drop frees it. */
+/* Returns memory for use within one call to a builder or a backward function. tape_drop frees it. */
 Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);
 void tape_drop(Tape *, Tensor *);
-/* Frees x unless it is `kept`. Use it after a function that may return its input unchanged. */
+/* Frees x unless it is `kept`. Use this function after a call that may have returned its input unchanged. */
 static inline void tape_drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
     if (x != kept) tape_drop(t, x);
 }
-/* Starts a collective. Traces and reports list it under the name of `op`. Sets the buffers and the type of the
- * CommCall. If n is 0, n becomes the number of elements in `in`, or in `out` for COMM_REDUCE_SCATTER. Other work may
- * run between start and finish, but neither buffer may be freed. These functions do nothing on the null device. */
+/* Starts a collective. Traces and reports list the collective under the name of `op`. Sets the buffers and
+ * the type of the CommCall. If n is 0, n becomes the number of elements in `in`, or in `out` for
+ * COMM_REDUCE_SCATTER. Other work may run between start and finish, but neither buffer may be freed. On the
+ * null device, these communication functions do nothing. */
 void tape_comm(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 typedef struct TapeComm {
     const OpDef *op;
@@ -64,12 +67,12 @@ typedef struct TapeComm {
 } TapeComm;
 TapeComm tape_comm_start(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 void tape_comm_finish(Tape *, TapeComm);
-/* Waits if the operation must not overlap with others. tape_comm_start calls this function for
- * collectives. For point-to-point messages, the caller of tape_comm_start must call it, after starting all messages
- * that depend on each other. */
+/* Waits if the operation must not overlap with others. For collectives, tape_comm_start calls
+ * tape_comm_at_once. For point-to-point messages, the caller of tape_comm_start must call tape_comm_at_once,
+ * after starting all messages that depend on each other. */
 void tape_comm_at_once(Tape *, TapeComm *);
-/* Sets every element of the gradient of y to dy before the backward pass. This function is used for an auxiliary loss,
- * which no other op reads. The function does nothing unless the tape is recording. */
+/* Sets every element of the gradient of y to dy before the backward pass. tape_seed is used for an auxiliary
+ * loss, which no other op reads, and does nothing unless the tape is recording. */
 void tape_seed(Tape *, Tensor *y, double dy);
 /* Returns whether operations along the axis may overlap with others. */
 bool tape_overlaps(const Tape *, Axis);

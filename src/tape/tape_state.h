@@ -37,7 +37,7 @@ struct Tape {
     void *trace_arg;
 };
 
-/* GRAD_BORROWED: the gradient's memory has another owner (the caller's dy, or the tensor itself), so it is never
+/* GRAD_BORROWED: the gradient's memory belongs to the caller's dy or to the tensor itself, so it is never
  * freed. */
 enum { GRAD_BORROWED = 8, OFF_GRID = 16 };
 

@@ -14,50 +14,51 @@ typedef struct DeviceBackend {
     size_t (*plan)(const OpDef *, const Call *);
     const char *(*path)(const OpDef *, const Call *);
     unsigned (*fp8_gemms)(const Device *); /* NULL if there are no FP8 GEMMs */
-    /* Memory of the device. */
+    /* Device memory. */
     /* returns zeroed memory, or NULL if memory is exhausted */
     void *(*alloc)(Device *, size_t bytes);
     void (*free)(Device *, void *, size_t bytes);                     /* NULL if there is nothing to do */
-    void (*copy)(Device *, void *to, const void *from, size_t bytes); /* each side may be in host memory */
+    void (*copy)(Device *, void *to, const void *from, size_t bytes); /* either may be in host memory */
     void (*wait)(Device *);                                           /* NULL if there is nothing to do */
     size_t (*available)(const Device *);
     /* returns the device's total memory; NULL if the device uses the machine's memory */
     size_t (*memory)(const Device *);
-    void (*describe)(const Device *, char *buffer, size_t n); /* NULL if it describes the CPU */
+    void (*describe)(const Device *, char *buffer, size_t n); /* NULL if the device is the CPU */
     void (*reserve_scratch)(Device *, size_t bytes);          /* NULL if there is nothing to do */
-    /* Functions for graphs. All four are NULL if graphs are not supported. */
+    /* Functions for graphs, which are all NULL if graphs are not supported. */
     void (*graph_begin)(Device *);
     DeviceGraph *(*graph_end)(Device *);
     void (*graph_launch)(Device *, DeviceGraph *);
     void (*graph_free)(Device *, DeviceGraph *);
-    /* Host memory that async copies read and write. This memory is not zeroed. NULL if plain memory can be used. */
+    /* Host memory that async copies read and write. The memory is not zeroed. NULL if ordinary host memory
+     * can be used. */
     void *(*host_alloc)(Device *, size_t bytes);
     void (*host_free)(Device *, void *, size_t bytes);
-    /* Functions for events. All four are NULL if events are not supported. */
+    /* Functions for events, which are all NULL if events are not supported. */
     DeviceEvent *(*event_new)(Device *);
     void (*event_free)(Device *, DeviceEvent *);
     void (*wait_event)(Device *, DeviceEvent *);
     bool (*event_happened)(Device *, DeviceEvent *);
     /* NULL if copies are synchronous. */
     void (*copy_async)(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
-    /* Functions for streams. All five are NULL if streams are not supported. */
+    /* Functions for streams, which are all NULL if streams are not supported. */
     DeviceStream *(*stream_new)(Device *);
     void (*stream_free)(Device *, DeviceStream *);
     void *(*stream_handle)(DeviceStream *);
     void (*stream_follow)(Device *, DeviceStream *);
     void (*stream_record)(Device *, DeviceStream *, DeviceEvent *);
-    /* Functions that measure spans. NULL if the host's clock is used. */
+    /* Functions that measure spans, which are NULL if the host's clock is used. */
     void (*span_begin)(Device *, DeviceStream *);
     void (*span_end)(Device *, DeviceStream *, OpProfile *);
-    /* Functions for reserved address space. All three are NULL if `alloc` only reserves addresses. `commit` allocates
-     * memory for at least the bytes [from, to), if enough memory is available, and returns the number of bytes
-     * added. */
+    /* Functions for reserved address space, which are all NULL if `alloc` only reserves addresses. `commit`
+     * allocates memory for at least the bytes [from, to), if enough memory is available, and returns the
+     * number of bytes added. */
     void *(*reserve)(Device *, size_t bytes);
     size_t (*commit)(Device *, char *base, size_t from, size_t to);
     void (*unreserve)(Device *, char *base, size_t bytes, size_t committed);
 } DeviceBackend;
 
-/* Counts bytes as allocated. */
+/* Adds the bytes to the device's count of allocated bytes. */
 void device_count(Device *, size_t bytes);
 
 #define DEVICE(constant, name) extern const DeviceBackend device_##name##_backend;

@@ -1,5 +1,5 @@
 /* One invocation of a kernel. All kernels share this signature, so that the null device, profiling, tracing,
- * 16-bit emulation and the generic op tests are written once. */
+ * 16-bit emulation and the generic op tests each need only one implementation. */
 #pragma once
 
 #include "tensor/device.h"
@@ -12,16 +12,17 @@ typedef struct Call {
     Tensor *in[CALL_IN], *out[CALL_OUT];
     const void *attr; /* the op's attributes (kernels/attr.h); NULL if it has none */
     Device *device;
-    /* The type of out[0] in memory, before it is widened. call_run sets it for CPU kernels. */
+    /* The type of out[0] in memory, before out[0] is widened. call_run sets this type for CPU kernels. */
     DType stored;
 } Call;
 
 typedef void KernelFn(const Call *);
-/* Creates everything that a kernel would create at its first run (plans, chosen algorithms). Returns how many bytes of
- * memory the kernel needs in addition to its operands. The call's operands need not have data. */
+/* Creates everything that a kernel would create at its first run (plans, choices of algorithms). Returns how
+ * many bytes of memory the kernel needs in addition to its operands. The call's operands need not have
+ * data. */
 typedef size_t PrepareFn(const Call *);
-/* Describes the implementation that computes a call, and why: "cuDNN ..." or "own kernels: ...". The text is
- * valid until the next query. */
+/* Describes the implementation that computes a call, and why it is used: "cuDNN ..." or "own kernels: ...".
+ * The text is valid until the next query. */
 typedef const char *PathFn(const Call *);
 
 /* Specifies how closely a GPU kernel's results match the CPU's. tests/unit/ops/vs_cpu.h derives the bounds. */
@@ -41,8 +42,8 @@ typedef struct OpOperand {
     bool optional;    /* the operand may be NULL */
     bool adds;        /* an output that supports TENSOR_ACCUM */
     bool updated;     /* an output that is also read, because it is changed in place */
-    bool precise;     /* is stored in F32 if activations are 16-bit */
-    bool stored;      /* CPU kernels access it in the type in which it is stored, even if that is 16-bit */
+    bool precise;     /* the operand is stored in F32 if activations are 16-bit */
+    bool stored;      /* CPU kernels access the operand in its storage type, even if that is 16-bit */
 } OpOperand;
 
 /* A row of the op table (kernels/ops.def). An op that is a collective has only a name, a number and a family. */

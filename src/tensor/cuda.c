@@ -15,7 +15,8 @@ void cuda_check(cudaError_t e, const char *call, const char *file, int line) {
     if (e != cudaSuccess) fault(file, line, call, "%s: %s", cudaGetErrorName(e), cudaGetErrorString(e));
 }
 
-/* Makes the GPU current. Each thread has a current GPU, and ranks that share a process may use several GPUs. */
+/* Makes the device's GPU the calling thread's current GPU. Ranks that share a process may use several
+ * GPUs. */
 static Cuda *cuda_use(const Device *d) {
     Cuda *c = cuda_of(d);
     CUDA_CHECK(cudaSetDevice(c->ordinal));
@@ -61,7 +62,7 @@ static void cuda_span_end(Device *d, DeviceStream *s, OpProfile *to) {
     CUDA_CHECK(cudaEventRecord(t->end, s ? s->at : c->stream));
 }
 
-/* Names the op for profilers, and measures its time if there is a profile. */
+/* Names the op for profilers, and measures its time if a profile is attached. */
 static void cuda_run(const OpDef *op, const Call *call) {
     Device *d = call->device;
     nvtxRangePushA(op->name);
@@ -79,7 +80,7 @@ static const char *cuda_path(const OpDef *op, const Call *c) {
 
 static unsigned cuda_fp8_gemms(const Device *d) {
     const int capability = cuda_of(d)->capability;
-    /* cuBLASLt supports block scales only on this architecture. */
+    /* cuBLASLt supports block scales only on sm_90. */
     const unsigned blocks = capability == 90 ? FP8_GEMM_BLOCKS : 0;
     return capability >= 89 ? FP8_GEMM_WHOLE | blocks : 0;
 }
@@ -123,7 +124,8 @@ static cudaError_t cuda_wait_for_streams(const Cuda *c) {
     return e == cudaSuccess ? cudaStreamSynchronize(c->copies) : e;
 }
 
-/* Waits for the GPU. Checks the DeviceAssert first, because a later GPU failure may be its consequence. */
+/* Waits for the GPU. Checks the DeviceAssert first, because a later GPU failure may be a consequence of the
+ * failed assertion. */
 static void cuda_wait(Device *d) {
     const Cuda *c = cuda_of(d);
     const DeviceAssert *w = c->failure;
@@ -270,7 +272,7 @@ static void cuda_graph_free(Device *d, DeviceGraph *g) {
     free(g);
 }
 
-/* ---- address space: functions of the driver, which the runtime looks up ---- */
+/* ---- address space: driver functions, looked up through the runtime ---- */
 
 static void *cuda_driver_entry(const char *name) {
     void *f = NULL;
@@ -334,8 +336,8 @@ static void cuda_unreserve(Device *d, char *base, size_t bytes, size_t committed
 
 enum { GRANULE = 2 << 20 }; /* the unit in which the driver allocates memory */
 
-/* Returns whether cudaMalloc must be avoided. cudaMalloc and cudaFree may wait for all GPUs of this process. If NCCL on
- * one of these GPUs waits for this rank, that is a deadlock. */
+/* Returns whether cudaMalloc must be avoided. cudaMalloc and cudaFree may wait for all GPUs of this process.
+ * If NCCL on one of these GPUs waits for this rank, these calls deadlock. */
 static bool cuda_avoids_malloc(const Cuda *c, size_t bytes) {
     return c->has_neighbours || c->exports || bytes >= GRANULE;
 }
@@ -404,8 +406,9 @@ static Err cuda_count_gpus(int *n) {
     if (e == cudaSuccess && *n == 0) e = cudaErrorNoDevice;
     if (e == cudaSuccess) return ERR_OK;
     return err_user(
-        "--device cuda: this machine shows no GPU: %s (nvidia-smi lists the GPUs that the driver finds, "
-        "CUDA_VISIBLE_DEVICES those that this process may use); remove --device to run on the CPU",
+        "--device cuda: this machine has no usable GPU: %s (nvidia-smi lists the GPUs that the driver finds, "
+        "and CUDA_VISIBLE_DEVICES selects those that this process may use); remove --device to run on the "
+        "CPU",
         cudaGetErrorString(e));
 }
 
@@ -454,7 +457,7 @@ static void cuda_close(Device *d) {
         if (c->state[i].at) c->state[i].free(c->state[i].at);
     if (c->scratch) {
         cuda_unmap(c->scratch, c->scratch_backed);
-        /* this waits for the GPU, and therefore adds all times */
+        /* this call waits for the GPU, and therefore also adds all measured times to their profiles */
         cuda_unreserve(d, c->scratch, c->memory, 0);
     }
     cuda_free_times(c->times);

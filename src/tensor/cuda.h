@@ -1,4 +1,5 @@
-/* A GPU, for kernels/cuda and the CUDA backend. No other code includes a CUDA header. */
+/* The state of a GPU, for kernels/cuda and the CUDA backend. No code outside kernels/cuda and this backend
+ * includes a CUDA header. */
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,15 +32,15 @@ typedef struct Cuda {
     char name[64];
     size_t memory;
     bool has_neighbours; /* other ranks of this process use other GPUs */
-    bool exports;        /* this member and the next one have the same meaning as in DeviceSpec */
+    bool exports;        /* this member and the next two have the same meaning as in DeviceSpec */
     GemmTuning gemm_tuning;
     int64_t gemm_sm_margin;
     cudaStream_t stream;
     cudaStream_t copies; /* the stream of async copies */
     cudaEvent_t fork;    /* the position in `stream` at which the last async copy began */
     DeviceAssert *failure;
-    /* [4 * multiprocessors] in GPU memory: for each group of a kernel's blocks, the number of blocks that have arrived.
-     * Kernels leave zeros. */
+    /* [4 * multiprocessors] in GPU memory: for each group of a kernel's blocks, the number of blocks that
+     * have arrived. A kernel that uses the counters resets them to 0. */
     unsigned *arrived;
     /* the times of ops that may still be running; NULL before the first profile */
     struct CudaTimes *times;
@@ -57,7 +58,7 @@ static inline Cuda *cuda_of(const Device *d) {
     return d->kind == DEVICE_CUDA ? (Cuda *)d->state : NULL;
 }
 void cuda_check(cudaError_t, const char *call, const char *file, int line);
-/* Returns memory for the duration of one kernel launch or library call, aligned to SPACE_ALIGN. The next call by any
- * kernel of this device may reuse the memory. If the scratch memory is too small, it grows in place, but a graph cannot
- * capture this. */
+/* Returns memory for the duration of one kernel launch or library call, aligned to SPACE_ALIGN. The next call
+ * by any kernel of this device may reuse the memory. If the scratch memory is too small, it grows in place,
+ * but this growth cannot be captured in a graph. */
 void *cuda_scratch(const Device *, size_t bytes);

@@ -1,5 +1,5 @@
-/* A device stores tensors and runs kernels. The null device runs everything except the arithmetic. A dry run on it
- * determines how much memory everything needs before any memory is allocated. */
+/* A device stores tensors and runs kernels. The null device runs everything except the arithmetic. A dry run
+ * on the null device determines how much memory a run needs before any memory is allocated. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,8 +15,8 @@ typedef enum DeviceKind {
 #include "tensor/devices.def"
 } DeviceKind;
 
-/* How a GPU chooses the algorithm for a large GEMM: the fastest one whose result is bitwise equal to the result of
- * cuBLASLt's first choice, the fastest of all, or cuBLASLt's first choice. */
+/* How a GPU chooses the algorithm for a large GEMM: the fastest one whose result is bitwise equal to the
+ * result of cuBLASLt's first choice, the fastest of all algorithms, or cuBLASLt's first choice. */
 typedef enum GemmTuning { GEMM_TUNING_SAME_BITS, GEMM_TUNING_FASTEST, GEMM_TUNING_OFF } GemmTuning;
 
 /* Kinds of FP8 GEMMs. A scale applies to the entire operand, or to 128 terms of a sum. */
@@ -27,7 +27,7 @@ typedef struct DeviceSpec {
     DeviceKind kind;
     int rank;               /* the device with index `rank` modulo the number of devices is opened */
     bool has_neighbours;    /* other ranks of this process may use other devices */
-    bool exports;           /* other ranks can map this GPU's memory, which comm_register requires */
+    bool exports;           /* other ranks can map this GPU's memory, as comm_register requires */
     int threads;            /* number of host threads; if <= 0, one per core that this process may use */
     bool any_order;         /* terms of a sum may be added in any order (--no-deterministic-mode) */
     GemmTuning gemm_tuning; /* for the GEMMs that a null device plans for a GPU */
@@ -35,8 +35,9 @@ typedef struct DeviceSpec {
     unsigned fp8_gemms;     /* only on the CPU, for tests: the result of device_fp8_gemms */
 } DeviceSpec;
 
-/* An op's number of calls and total time. A device measures each op while it has a profile, which is an array indexed
- * by op number. The profile includes GPU work only after device_wait, and must be valid until then. */
+/* An op's number of calls and total time. A profile is an array indexed by op number. While a device has a
+ * profile, the device measures each op. Times of GPU ops are added to the profile by device_wait, so the
+ * profile must be valid until then. */
 typedef struct OpProfile {
     int64_t calls, ns;
 } OpProfile;
@@ -47,13 +48,13 @@ typedef struct Device {
     const struct DeviceBackend *backend; /* the functions for this kind of device (backend.h) */
     void *state;                         /* the backend's state */
     const struct Device *target;         /* for a null device: the device for which it plans, or NULL */
-    Pool *pool;                          /* host threads; CPU kernels split their loops over them */
+    Pool *pool;                          /* host threads, among which CPU kernels divide their loops */
     OpProfile *profile;                  /* one entry per op, owned by the caller, or NULL */
     bool any_order;                      /* as in DeviceSpec */
     unsigned char id[16];                /* the unique id of a GPU; 0 for other devices */
-    bool recording;                      /* between device_graph_begin and device_graph_end */
-    bool exclusive;                      /* a GPU that only one process at a time can use */
-    bool lacks_peers;                    /* a GPU that cannot access the memory of every other visible GPU */
+    bool recording;                      /* true between device_graph_begin and device_graph_end */
+    bool exclusive;                      /* whether only one process at a time can use this GPU */
+    bool lacks_peers;                    /* true if this GPU cannot access some visible GPU's memory */
     /* number of visible devices of this kind, including this one; ranks are assigned to them round-robin */
     int n_devices;
     size_t scratch;        /* for a null device: maximum scratch memory that a kernel of the target needs */
@@ -62,8 +63,8 @@ typedef struct Device {
     size_t allocated, most_allocated;
 } Device;
 
-/* Opens a rank's device. Each rank has a separate stream on its GPU, so ranks can share a GPU. If the device does not
- * exist, that is a user error. */
+/* Opens a rank's device. Each rank has a separate stream on its GPU, so ranks can share a GPU. Returns a user
+ * error if the device does not exist. */
 Err device_open(const DeviceSpec *, Device **);
 Device *device_cpu(int threads);
 Device *device_null(void);
@@ -73,50 +74,53 @@ Device *device_null_for(const Device *target);
 void device_free(Device *);
 /* Allocates scratch memory for kernels in advance, so that no memory is allocated while they run. */
 void device_reserve_scratch(Device *, size_t bytes);
-/* Describes the device, such as "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)". For the CPU, it states
- * the number of threads. */
+/* Describes the device, such as "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)". The description
+ * of the CPU states the number of threads. */
 const char *device_describe(const Device *, char *buffer, size_t n);
 /* Returns how many bytes of memory are available. For the CPU, see base/host_memory.h. */
 size_t device_memory_available(const Device *);
 /* Returns the FP8 GEMMs that the device's ops may use, as a mask of FP8_GEMM_WHOLE and FP8_GEMM_BLOCKS. */
 unsigned device_fp8_gemms(const Device *);
 
-/* Returns zeroed memory. If there is not enough memory, this is a fault whose message states the size and `what`. */
+/* Returns zeroed memory. Too little memory is a fault, and its message states the size and `what`. */
 void *device_alloc(Device *, size_t bytes, const char *what);
 void device_release(Device *, void *, size_t bytes);
-/* Returns host memory, not zeroed, that copies of the device read and write while kernels run (pinned for a GPU). The
- * host must not access memory that a running copy uses. If there is not enough memory, this is a fault, as above. */
+/* Returns host memory that the device's copies can read and write while kernels run. The memory is not
+ * zeroed, and is pinned for a GPU. The host must not access memory that a running copy uses. As in
+ * device_alloc, too little memory is a fault. */
 void *device_host_alloc(Device *, size_t bytes, const char *what);
 void device_host_release(Device *, void *, size_t bytes);
 
-/* Returns whether the host can access the device's memory only through the functions below. Here and for views, NULL
- * means the host. */
+/* Returns whether the host can access the device's memory only through the functions below. For this function
+ * and for views, a NULL device means the host. */
 bool device_is_discrete(const Device *);
-/* These functions run in the order of the calls, like kernels. device_read and device_write return when the host memory
- * may be reused. device_wait returns once all work has finished. On the null device, these functions do nothing. */
+/* device_read, device_write and device_wait take effect in the order of the calls, like kernels. device_read
+ * and device_write return when the host memory may be reused. device_wait returns once all work has finished.
+ * On the null device, all three do nothing. */
 void device_read(Device *, void *host, const void *at, size_t bytes);
 void device_write(Device *, void *at, const void *host, size_t bytes);
 void device_wait(Device *);
 
-/* Copies data in order with the kernels. Each side is device memory, or memory from device_host_alloc, which the host
- * may reuse or read after the next device_wait. */
+/* Copies data in order with the kernels. `to` and `from` are each in device memory or in memory from
+ * device_host_alloc. The host may access the latter again after the next device_wait. */
 void device_copy(Device *, void *to, const void *from, size_t bytes);
 
-/* Async copies run concurrently with kernels. One side must be memory from device_host_alloc. A copy begins once all
- * earlier calls finish. Calls after device_wait_event(done) begin once the last copy with that event finishes. Earlier
- * calls do not wait for the copy. A graph may contain async copies if it also waits for all of them. */
+/* Async copies run concurrently with kernels. Either `to` or `from` must be memory from device_host_alloc. A
+ * copy begins once all earlier calls finish. Calls after device_wait_event(done) begin once the last copy
+ * with that event finishes. Earlier calls do not wait for the copy. A graph may contain async copies if it
+ * also waits for all of them. */
 typedef struct DeviceEvent DeviceEvent;
 DeviceEvent *device_event_new(Device *); /* returns NULL if copies are synchronous */
 void device_event_free(Device *, DeviceEvent *);
 void device_copy_async(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
 void device_wait_event(Device *, DeviceEvent *);
 
-/* A stream runs a library's work in order. The library receives the stream's handle. Work on the stream begins once all
- * calls before the last device_stream_follow finish. device_stream_record marks the end of the stream's work with an
- * event. Calls after the event's device_wait_event begin once this work finishes. A graph may contain a stream's work
- * if it also waits for all of it. */
+/* A stream runs a library's work in order. The library receives the stream's handle. Work on the stream
+ * begins once all calls before the last device_stream_follow finish. device_stream_record marks the end of
+ * the stream's work with an event. Calls after the event's device_wait_event begin once this work finishes. A
+ * graph may contain a stream's work if the graph also waits for all of this work. */
 typedef struct DeviceStream DeviceStream;
-/* with high priority; returns NULL if this kind of device has no streams */
+/* Returns a stream with high priority, or NULL if this kind of device has no streams. */
 DeviceStream *device_stream_new(Device *);
 void device_stream_free(Device *, DeviceStream *);
 /* Returns a cudaStream_t or, on a CPU, a HostStream * (base/host_stream.h). */
@@ -126,17 +130,18 @@ void device_stream_record(Device *, DeviceStream *, DeviceEvent *);
 /* Returns whether an event has happened. The event's last record must be outside any graph. Any thread may call this
  * function. */
 bool device_event_happened(Device *, DeviceEvent *);
-/* Adds the device time from begin to end to a profile. The time is measured on a stream, or on the stream of ops if
- * the stream is NULL. The profile must be valid until a device_wait after the end. Between begin and end, no op may
- * run, no other span may begin and no graph may be recorded. begin returns the argument of end. */
+/* device_span_end adds the device time since device_span_begin to a profile. The time is measured on a
+ * stream, or on the stream of ops if the stream is NULL. The profile must be valid until a device_wait after
+ * the end. Between begin and end, no op may run, no other span may begin and no graph may be recorded.
+ * device_span_begin returns the `begin` argument for device_span_end. */
 int64_t device_span_begin(Device *, DeviceStream *);
 void device_span_end(Device *, DeviceStream *, int64_t begin, OpProfile *);
 /* Returns whether calls are being recorded into a graph. */
 bool device_is_recording(const Device *);
 
-/* A graph (CUDA graph) records the calls between begin and end, without running them. Each launch runs them with the
- * recorded operands and attributes. During recording, the host must not read or write device memory. Calling
- * device_graph_begin on a device that does not support graphs is a fault. */
+/* A graph (CUDA graph) records the calls between begin and end, without running them. Each launch runs the
+ * recorded calls with the recorded operands and attributes. During recording, the host must not read or write
+ * device memory. Calling device_graph_begin on a device that does not support graphs is a fault. */
 typedef struct DeviceGraph DeviceGraph;
 bool device_has_graphs(const Device *);
 void device_graph_begin(Device *);
@@ -144,20 +149,20 @@ DeviceGraph *device_graph_end(Device *);
 void device_graph_launch(Device *, DeviceGraph *);
 void device_graph_free(Device *, DeviceGraph *); /* the graph may be NULL */
 
-/* The state of work that is run repeatedly. The first time, the work runs op by op, so that ops create their plans
- * and other state. The second time, it is recorded as a graph. From then on, the graph is launched. {0} is the
- * initial state. */
+/* The state of work that is run repeatedly. The first time, the work runs op by op, so that ops create their
+ * plans and other state. The second time, the work is recorded as a graph. From then on, the graph is
+ * launched. {0} is the initial state. */
 typedef struct DeviceRecording {
     bool warm;
     DeviceGraph *graph;
 } DeviceRecording;
 void device_replay(Device *, DeviceRecording *, void (*work)(void *arg), void *arg);
-/* Drops the graph. The work is then recorded again the next time. */
+/* Drops the graph, so that the next device_replay records the work again. */
 void device_recording_drop(Device *, DeviceRecording *);
 
-/* Gives the host access to device memory. A view is the memory itself or, for a discrete device, a copy, which
- * device_view_end writes back if the mode includes VIEW_WRITE. If the mode is only VIEW_WRITE, the view must be written
- * completely. Large memory should be viewed in pieces of about VIEW_BYTES. */
+/* Gives the host access to device memory. A view is the memory itself or, for a discrete device, a copy.
+ * device_view_end writes the copy back if the mode includes VIEW_WRITE. If the mode is only VIEW_WRITE, the
+ * view must be written completely. Large memory should be viewed in pieces of about VIEW_BYTES. */
 enum { VIEW_READ = 1, VIEW_WRITE = 2, VIEW_BYTES = 8 << 20 };
 typedef struct DeviceView {
     void *data;
@@ -176,10 +181,11 @@ enum { SPACE_ALIGN = 256, SPACE_UNPLANNED = 0 };
 /* `capacity` is the peak of a dry run. SPACE_UNPLANNED means address space whose pages receive memory when they are
  * first used (in tests and generation). On a CPU, such a space has at most 32 GiB. */
 Space *space_new(Device *, const char *name, size_t capacity);
-/* Checks that addresses for `count` unplanned spaces can be reserved. ulimit -v may prevent this. */
+/* Checks that addresses for `count` unplanned spaces can be reserved. ulimit -v may prevent such
+ * reservations. */
 Err space_check(Device *, int count);
 void space_free(Space *);
-/* the block is aligned to SPACE_ALIGN; exceeding the capacity is a fault */
+/* Returns a block that is aligned to SPACE_ALIGN. Exceeding the capacity is a fault. */
 void *space_take(Space *, size_t bytes);
 void space_give(Space *, void *, size_t bytes);
 void space_reset(Space *);       /* frees all blocks */

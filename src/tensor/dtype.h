@@ -1,6 +1,6 @@
-/* Element types. Arithmetic is double for F64 and float for everything else; BF16 and F16 are storage only. F8E4M3 and
- * F8E5M2 store scaled numbers in FP8 (fp8.h), and I8 stores scaled numbers in [-127, 127]. Only ops for such numbers
- * use these types, which do not count as float types. */
+/* Element types. Arithmetic uses double for F64 and float for all other types; BF16 and F16 are storage only.
+ * F8E4M3 and F8E5M2 store scaled numbers in FP8 (fp8.h), and I8 stores scaled numbers in [-127, 127]. Only
+ * ops for scaled numbers use these three types, which do not count as float types. */
 #pragma once
 
 #include <stdbool.h>
@@ -28,7 +28,7 @@ float f16_to_float(uint16_t);
  * F64 is rounded to float before it is rounded to 16 or 8 bits. */
 void dtype_convert(void *dst, DType dst_type, const void *src, DType src_type, size_t n);
 
-/* These functions access element `at` of an array of any float or integer type. dtype_store rounds x to a float type.
- * An integer type must be able to represent x. */
+/* dtype_store and dtype_load access element `at` of an array of any float or integer type. dtype_store rounds
+ * x to a float type. An integer type must be able to represent x. */
 void dtype_store(void *array, DType, int64_t at, double x);
 double dtype_load(const void *array, DType, int64_t at);

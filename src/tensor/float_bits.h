@@ -1,5 +1,5 @@
-/* Converts a float to the integer that its bits represent, and back, and widens 16-bit types. Loops over these
- * functions are vectorized. */
+/* Converts a float to the integer that its bits represent, and back, and widens 16-bit types. The compiler
+ * vectorizes loops that call these functions. */
 #pragma once
 
 #include <stdint.h>

@@ -1,4 +1,5 @@
-/* The null device has neither memory nor kernels. If it has a target, it creates the plans of the target's ops. */
+/* The null device has neither memory nor kernels. If the null device has a target, it creates the plans of
+ * the target's ops. */
 #include "base/mem.h"
 #include "tensor/backend.h"
 
@@ -15,7 +16,7 @@ static const char *null_path(const OpDef *op, const Call *c) {
 
 static unsigned null_fp8_gemms(const Device *d) { return d->target ? device_fp8_gemms(d->target) : 0; }
 
-/* Returns addresses that are never mapped and never NULL. */
+/* Returns an address that is never mapped and is not NULL. */
 static void *null_alloc(Device *d, size_t bytes) {
     (void)d, (void)bytes;
     return (void *)(uintptr_t)SPACE_ALIGN;

@@ -56,8 +56,8 @@ Err space_check(Device *d, int count) {
     Space s = {.device = d, .base = reserve(d, bytes), .capacity = bytes};
     if (!s.base)
         return err_infra(
-            "this process cannot reserve %s of address space (not memory), which a run needs several "
-            "times: raise the limit, for example with 'ulimit -v unlimited'",
+            "this process cannot reserve %s of address space (not memory), and a run reserves this amount "
+            "several times: raise the limit, for example with 'ulimit -v unlimited'",
             bytes_text((double)bytes).s);
     const Err e = space_check(d, count - 1);
     unreserve(&s);
@@ -71,9 +71,9 @@ Space *space_new(Device *d, const char *name, size_t capacity) {
     s->capacity =
         capacity == SPACE_UNPLANNED ? unplanned(d) : (capacity + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
     s->planned = capacity != SPACE_UNPLANNED;
-    s->limit = capacity != SPACE_UNPLANNED ? "the dry run planned for less"
-               : d->backend->memory        ? "the device has no more"
-                                           : "a space without a plan has no more";
+    s->limit = capacity != SPACE_UNPLANNED ? "the dry run planned less memory"
+               : d->backend->memory        ? "the device has no more memory"
+                                           : "an unplanned space cannot be larger";
     s->base = s->planned ? device_alloc(d, s->capacity, name) : reserve(d, s->capacity);
     CHECK(s->base, "cannot reserve %s of addresses for %s memory", bytes_text((double)s->capacity).s, name);
     space_reset(s);

@@ -6,9 +6,9 @@
  *   V  varying     each rank holds a different piece of the value and of the gradient       dual: V
  *   P  partial     each rank holds a summand of the value; the gradient is replicated       dual: R
  *
- * An axis of size 1 is always I. The rule of an op in kernels/ops.def computes the type of its output from the types
- * of its operands. Operands that no rule allows indicate a missing or repeated collective. JAX's shard_map has the same
- * four types with different names ("varying manual axes"). */
+ * Along an axis of size 1, every type is I. The rule of an op in kernels/ops.def computes the type of its
+ * output from the types of its operands. Operands that no rule allows indicate a missing or repeated
+ * collective. JAX's shard_map has the same four types with different names ("varying manual axes"). */
 #pragma once
 
 #include <stdint.h>
@@ -44,7 +44,8 @@ static inline unsigned spmd_axes(SpmdType t, Spmd s) {
 /* How an op's output type follows from its operand types, axis by axis. Operands that are equal on all ranks and have
  * no gradient (tables, ids) are compatible with every type. */
 typedef enum SpmdRule {
-    /* for ops that occur only in backward passes and updates, whose duals are checked instead */
+    /* for ops that occur only in backward passes and updates; their counterparts in the forward pass are
+     * checked instead */
     SPMD_UNTYPED,
     SPMD_LOCAL,  /* all I -> I; all R -> R; V, or V and R -> V */
     SPMD_LINEAR, /* like LOCAL, and all P -> P: for sums and copies */

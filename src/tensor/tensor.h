@@ -1,5 +1,5 @@
-/* A tensor is a plain view. A tensor's bytes belong to a Space, a parameter buffer or a batch. A tensor is never freed.
- * The last dimension of a float tensor is always contiguous (stride 1). */
+/* A tensor is a view that owns no memory. A tensor's bytes belong to a Space, a parameter buffer or a batch.
+ * A tensor is never freed. The last dimension of a float tensor is always contiguous (stride 1). */
 #pragma once
 
 #include <stdbool.h>
@@ -36,8 +36,9 @@ Tensor tensor_make(void *data, DType, int ndim, const int64_t *dim);
 Tensor tensor_slice(const Tensor *, int dim, int64_t first, int64_t n);
 int64_t tensor_count(const Tensor *); /* returns the number of elements */
 size_t tensor_bytes(const Tensor *);
-/* Return the number of bytes from the lowest element in memory to the end of the highest element, including gaps, and
- * the address of the lowest element, which precedes `data` if a stride is negative. */
+/* tensor_extent returns the number of bytes from the lowest element in memory to the end of the highest
+ * element, including gaps. tensor_lowest returns the address of the lowest element, which precedes `data` if
+ * a stride is negative. */
 size_t tensor_extent(const Tensor *);
 void *tensor_lowest(const Tensor *);
 bool tensor_is_contiguous(const Tensor *);

@@ -12,7 +12,7 @@ typedef enum SpecialToken {
     SPECIAL_EOS   /* the end-of-document token or, if missing, [SEP] or <sep> */
 } SpecialToken;
 
-/* Returns the token's id, or -1 if there is none. */
+/* Returns the token's id, or -1 if the vocabulary contains no such token. */
 int64_t tokenizer_special(const Tokenizer *, SpecialToken);
 /* Sets *ids to the ids of <extra_id_0>, <extra_id_1>, ..., with which T5 marks masked spans. Returns the number of ids.
  * The caller frees *ids. */

@@ -149,7 +149,7 @@ void tokenizer_free(Tokenizer *t) {
     free(t);
 }
 
-/* If there is an error, this function frees `out`. */
+/* Frees the contents of `out` if there is an error. */
 static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
     if (n > LONGEST_TEXT)
         return err_user("a text of %zu bytes is too long to encode; split it into documents", n);

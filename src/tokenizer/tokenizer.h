@@ -5,11 +5,12 @@
  *   GPT2BPETokenizer        vocab.json + merges.txt, byte-level BPE; "<|endoftext|>" ends a document
  *   BertWordPieceLowerCase  vocab.txt, WordPiece; lower case without accents; "[SEP]" ends a document
  *   BertWordPieceCase       like BertWordPieceLowerCase, but preserves case and accents
- *   HuggingFaceTokenizer    a tokenizer.json, or the folder of a model's tokenizer, which is read as by AutoTokenizer
- *                           (docs/reference/formats.md). Model, normalizer, pre-tokenizer, added tokens,
- *                           post-processor and decoder work as in version 0.23 of the `tokenizers` library.
- *                           Unsupported parts are refused with an error that names them. "truncation" and "padding"
- *                           are ignored, because Megatron-LM encodes whole documents.
+ *   HuggingFaceTokenizer    a tokenizer.json, or the folder of a model's tokenizer, which is read as
+ *                           AutoTokenizer reads it (docs/reference/formats.md). Model, normalizer,
+ *                           pre-tokenizer, added tokens, post-processor and decoder work as in version 0.23
+ *                           of the `tokenizers` library. Unsupported parts are refused with an error that
+ *                           names them. "truncation" and "padding" are ignored, because Megatron-LM encodes
+ *                           whole documents.
  *   SentencePieceTokenizer  a SentencePiece .model, unigram or BPE. GPTSentencePieceTokenizer and Llama2Tokenizer are
  *                           synonyms. Control pieces in a text are treated as ordinary text.
  *   TikTokenizer            Megatron-LM's *.vocab.json, with ids after those of the special tokens; or a .tiktoken
@@ -36,22 +37,23 @@ typedef struct TokenizerConfig {
     const char *merge_file; /* GPT2BPETokenizer: merges.txt (--merge-file) */
     /* NullTokenizer: required; ByteLevelTokenizer: 0 means 512; TikTokenizer: 0 means at most 2^17 */
     int64_t vocab_size;
-    /* The special tokens that are appended if the vocabulary lacks them. For TikTokenizer, these are the first special
-     * tokens; if none are given, those of Megatron-LM are used. */
+    /* The special tokens that are appended if the vocabulary lacks them. For TikTokenizer, these tokens
+     * become the first special tokens, and default to Megatron-LM's special tokens. */
     const char *const *extra_tokens;
     size_t num_extra_tokens;
     const char *tiktoken_pattern; /* v1, v2, cl100k or o200k; NULL means v2 */
     int64_t tiktoken_num_special; /* number of special tokens; -1 means 1000 */
-    /* -1 means the type's default. The defaults of eod_id and pad_id are vocab_size - 1 and none with NullTokenizer,
-     * and 0 and 1 with ByteLevelTokenizer. For HuggingFaceTokenizer, the defaults are eos_token and pad_token of the
-     * tokenizer_config.json in the same folder. Without that file, they are special tokens with common names such as
-     * </s>, <|endoftext|>, <pad> and [PAD]. */
+    /* -1 means the type's default. For NullTokenizer, eod_id is vocab_size - 1 by default, and there is no
+     * padding. For ByteLevelTokenizer, eod_id is 0 and pad_id is 1 by default. For HuggingFaceTokenizer, the
+     * defaults are eos_token and pad_token of the tokenizer_config.json in the same folder. Without that
+     * file, the defaults are special tokens with common names such as </s>, <|endoftext|>, <pad> and
+     * [PAD]. */
     int64_t eod_id, pad_id;
     bool include_special; /* whether Hugging Face tokenizers encode every text with TOKENIZER_ADD_SPECIAL */
     /* If not NULL, Hugging Face tokenizers set *export_json to the text of a tokenizer.json, which the caller
-     * frees. *export_json is unchanged if the tokenizer's files can be copied instead. This is the case if
-     * transformers chooses the same class for these files next to a model of type `export_type`, or of any type if
-     * `export_type` is NULL. */
+     * frees. *export_json is unchanged if the tokenizer's files can be copied instead. The files can be
+     * copied if transformers chooses the same class for them next to a model of type `export_type`, or of any
+     * type if `export_type` is NULL. */
     char **export_json;
     const char *export_type;
 } TokenizerConfig;
@@ -62,8 +64,8 @@ typedef struct TokenizerConfig {
  * supported. */
 Err tokenizer_open(const TokenizerConfig *, Tokenizer **out);
 void tokenizer_free(Tokenizer *); /* NULL is fine */
-/* Returns the path of the vocabulary that HuggingFaceTokenizer reads in a folder, or NULL if there is none. The
- * caller frees the path. */
+/* Returns the path of the vocabulary that HuggingFaceTokenizer reads in a folder, or NULL if the folder
+ * contains no vocabulary. The caller frees the path. */
 char *tokenizer_find_vocabulary(const char *dir);
 
 typedef enum TokenizerFlags {
@@ -72,12 +74,12 @@ typedef enum TokenizerFlags {
     1,
     TOKENIZER_SPECIAL_AS_TEXT = 2, /* encoding treats special tokens in the text as ordinary text */
     TOKENIZER_SKIP_SPECIAL = 4,    /* decoding omits special tokens (skip_special_tokens) */
-    TOKENIZER_NO_SPECIAL = 8       /* encoding does not add ids, even if include_special is set */
+    TOKENIZER_NO_SPECIAL = 8       /* overrides TOKENIZER_ADD_SPECIAL and include_special */
 } TokenizerFlags;
 
-/* Encodes `n` bytes of text, at most 1 GiB, as `*count` ids. The caller frees `*ids`, which is never NULL on success.
- * Returns an error if NullTokenizer cannot read the text, or if a regex of tokenizer.json exceeds its backtracking
- * limit on this text. */
+/* Encodes `n` bytes of text, at most 1 GiB, as `*count` ids. The caller frees `*ids`, which is never NULL on
+ * success. Returns an error if NullTokenizer finds text that is not an id, or if a regex of tokenizer.json
+ * exceeds its backtracking limit on this text. */
 Err tokenizer_encode(const Tokenizer *, const char *text, size_t n, int32_t **ids, size_t *count);
 Err tokenizer_encode_with(const Tokenizer *, unsigned flags, const char *text, size_t n, int32_t **ids,
                           size_t *count);
@@ -92,9 +94,9 @@ typedef struct TokenSpan {
 Err tokenizer_encode_spans(const Tokenizer *, unsigned flags, const char *text, size_t n, int32_t **ids,
                            TokenSpan **spans, size_t *count);
 
-/* Decodes ids as `*bytes` bytes of text and a NUL. The caller frees `*text`, which is never NULL on success. The bytes
- * of byte-level tokens are returned unchanged, so a character may be split over two calls. An id that the vocabulary
- * skips has no text. An id outside [0, vocab_size) is an error. */
+/* Decodes ids as `*bytes` bytes of text and a NUL. The caller frees `*text`, which is never NULL on success.
+ * The bytes of byte-level tokens are returned unchanged, so a character may be split over two calls. An
+ * unused id below vocab_size decodes to an empty text. An id outside [0, vocab_size) is an error. */
 Err tokenizer_decode(const Tokenizer *, const int32_t *ids, size_t n, char **text, size_t *bytes);
 Err tokenizer_decode_with(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, char **text,
                           size_t *bytes);
@@ -105,23 +107,24 @@ Err tokenizer_decode_with(const Tokenizer *, unsigned flags, const int32_t *ids,
  * [0, vocab_size). */
 Err tokenizer_offsets(const Tokenizer *, const int32_t *ids, size_t n, size_t *offsets);
 
-/* Returns the largest id, including added tokens, plus one. This is the number of rows of an embedding before
- * padding. */
+/* Returns the largest id, including added tokens, plus one. The result is the number of rows of an embedding
+ * before padding. */
 int32_t tokenizer_vocab_size(const Tokenizer *);
-/* Each returns the id of the end-of-document, padding or beginning-of-sequence token, or -1 if there is
- * none. */
+/* These functions return the id of the end-of-document, padding or beginning-of-sequence token, or -1 if
+ * there is no such token. */
 int32_t tokenizer_eod(const Tokenizer *);
 int32_t tokenizer_pad(const Tokenizer *);
 int32_t tokenizer_bos(const Tokenizer *);
-/* Each returns the id of the token that BERT puts at the start, after each text, or instead of masked tokens, or -1 if
- * there is none. */
+/* These functions return the id of the token that BERT puts at the start of a sequence (cls), after each text
+ * (sep), or instead of a masked token (mask). They return -1 if there is no such token. */
 int32_t tokenizer_cls(const Tokenizer *);
 int32_t tokenizer_sep(const Tokenizer *);
 int32_t tokenizer_mask(const Tokenizer *);
-/* Returns the id of the token spelled `token` ("<|im_start|>"), or -1 if there is none. */
+/* Returns the id of the token with the spelling `token`, such as "<|im_start|>", or -1 if there is no such
+ * token. */
 int32_t tokenizer_token_id(const Tokenizer *, const char *token);
-/* Returns the spelling of a token in the vocabulary ("##ing"), borrowed and not NUL-terminated, or NULL if there is
- * none. */
+/* Returns the spelling of a token in the vocabulary, such as "##ing" (borrowed, not NUL-terminated), or NULL
+ * if no token has the id. */
 const char *tokenizer_token_text(const Tokenizer *, int32_t id, size_t *n);
 /* Returns the texts of the special tokens that the files of a Hugging Face tokenizer name: {"bos_token": "<s>", ...}.
  * Returns NULL for other types. */

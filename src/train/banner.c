@@ -66,10 +66,9 @@ static void print_tokenizer(const Config *c, int64_t own_size) {
                 c->tokenizer_type ? c->tokenizer_type : "none", (long long)c->derived.vocab_size,
                 (long long)c->derived.padded_vocab_size);
     if (own_size && own_size != c->derived.vocab_size && config_given(c, vocab_size))
-        printf(
-            "  note: the model has --vocab-size %lld ids, but the tokenizer has %lld; Megatron-LM would use "
-            "the tokenizer's number: to do so, remove --vocab-size\n",
-            (long long)c->derived.vocab_size, (long long)own_size);
+        printf("  note: --vocab-size is %lld, but the tokenizer's vocabulary has %lld entries; Megatron-LM "
+               "would use the tokenizer's number: to do the same, remove --vocab-size\n",
+               (long long)c->derived.vocab_size, (long long)own_size);
 }
 
 void banner_print(const Config *c, int64_t tokenizer_size, const ModelCount *parameters) {
@@ -106,7 +105,7 @@ static void print_task(const Config *c) {
         banner_line("task", "%s, %lld classes: %s%s", TaskKind_spellings[c->task], (long long)labels->count,
                     text.s, text.len < SHOWN ? "" : ", ...");
     else
-        banner_line("task", "%s, %lld choices per question, each of which is a sample",
+        banner_line("task", "%s, %lld choices per question, and each choice is a sample",
                     TaskKind_spellings[c->task], (long long)c->derived.choices);
     str_free(&text);
 }

@@ -138,9 +138,10 @@ static Err check_save(const Config *c, const Source *s) {
     ERR_RETURN(ckpt_latest(c->save, &newest));
     if (newest < 0) return ERR_OK;
     if (!s->dir || s->weights_only || c->finetune || !file_is_same(s->dir, c->save))
-        return err_user("--save '%s' contains the checkpoints of a run at step %lld, and this run does "
-                        "not continue it: set --load '%s' to continue it, or save to another folder",
-                        c->save, (long long)newest, c->save);
+        return err_user(
+            "--save '%s' contains the checkpoints of another run, which has reached step %lld: set "
+            "--load '%s' to continue that run, or save to another folder",
+            c->save, (long long)newest, c->save);
     if (s->step >= 0 && s->step < newest)
         printf("  note: checkpoints after step %lld in %s are replaced when this run reaches their steps\n",
                (long long)s->step, c->save);
@@ -185,16 +186,16 @@ static void tell_heads(const Trainer *r, const Ckpt *ckpt) {
         if (!own && stores(ckpt, head))
             str_printf(&others, "%s%.*s", others.len ? ", " : "", (int)strlen(head) - 1, head);
         if (own && !stores(ckpt, head))
-            printf("  the checkpoint has no %.*s: it is initialized from --seed %lld\n",
+            printf("  the checkpoint has no %.*s: this part is initialized from --seed %lld\n",
                    (int)strlen(head) - 1, head, (long long)r->run.config->seed);
     }
     if (others.len) printf("  the checkpoint's %s are omitted\n", others.s);
     str_free(&others);
 }
 
-/* Sets the positions of the schedules. As in Megatron-LM's checkpointing.py, the schedules are loaded with the
- * optimizer. If the options override the schedules, they continue at consumed_samples, which includes skipped
- * steps. */
+/* Sets the positions of the schedules. As in Megatron-LM's checkpointing.py, the schedules are loaded with
+ * the optimizer. If the options override the schedules, the schedules continue at consumed_samples, which
+ * includes skipped steps. */
 static void place_schedules(Trainer *r) {
     if (!r->run.config->load_optim)
         r->schedule_samples = 0;

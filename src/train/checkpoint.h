@@ -11,9 +11,9 @@ Err checkpoint_check_task(const Config *);
 /* If the run continues a checkpoint, sets the options of the learning-rate and weight-decay schedules to the
  * checkpoint's values. */
 Err checkpoint_schedule(Config *, Arena *);
-/* Checks the checkpoint folders. Call this function before slow work. --load must contain a checkpoint, unless the run
- * may start from scratch there. --save must not contain a checkpoint that this run does not continue. Prints a note
- * about checkpoints that the run will replace. */
+/* Checks the checkpoint folders. Call this function before slow work. --load must contain a checkpoint,
+ * unless the folder is empty or is also --save. --save must not contain a checkpoint that this run does not
+ * continue. Prints a note about checkpoints that the run will replace. */
 Err checkpoint_check_folders(const Config *);
 /* Calls checkpoint_check_folders. Also checks that the checkpoint can be opened, that the options describe its model,
  * and that --save is writable. Neither loads the checkpoint nor changes any file. */
@@ -22,8 +22,8 @@ bool checkpoint_saves_where_it_loads(const Config *);
 /* Saves the run to --save under the current iteration, and deletes old checkpoints as the options require.
  * With --async-save, only starts the save. No other save may be in progress. */
 Err trainer_save(Trainer *);
-/* If there is a save in progress and its files have been written, finishes it. If `wait`, waits for the files.
- * *iteration becomes the step of the finished save, or -1 if no save has finished. */
+/* If there is a save in progress and its files have been written, finishes the save. If `wait` is true, waits
+ * for the files. *iteration becomes the step of the finished save, or -1 if no save has finished. */
 Err trainer_finish_save(Trainer *, bool wait, int64_t *iteration);
 /* Loads the checkpoint in --load or --pretrained-checkpoint, if one of them is given. *loaded becomes true if there was
  * a checkpoint. */

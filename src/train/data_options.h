@@ -1,4 +1,4 @@
-/* Opens the data that the options describe. Only this file sets dataset configurations. */
+/* Opens the data that the options describe. Only data_options.c sets dataset configurations. */
 #pragma once
 
 #include "config/config.h"
@@ -7,11 +7,11 @@
 #include "data/masking.h"
 #include "data/task_set.h"
 
-/* Properties of the tokenizer that the data needs. An id is -1 if there is no such token. */
+/* Properties of the tokenizer that the data needs. An id is -1 if the tokenizer has no such token. */
 typedef struct TokenFacts {
     int64_t eod, pad, vocab_size; /* -1, -1 and 0 if there is no tokenizer */
     MaskTokens mask;              /* for --model bert and t5; its arrays must outlive the data */
-    /* identifies the tokenizer in the index cache's file names; NULL if there is none */
+    /* identifies the tokenizer in the index cache's file names; NULL if there is no tokenizer */
     const char *tokenizer_json;
     FimTokens fim;            /* for --fim-data */
     PreprocessEncode *encode; /* for records and --fim-data; tokenizes texts */

@@ -26,7 +26,7 @@ const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES] = {
 struct TrainLog {
     Events *events; /* NULL without --tensorboard-dir */
     int jsonl;      /* -1 without --log-jsonl */
-    /* Sums over the steps since the last line. */
+    /* Sums over the steps since the last printed line. */
     double loss[MODEL_LOSSES], router_loss[ROUTER_LOSSES];
     int64_t losses, steps, skipped, nan, ns, samples;
 
@@ -35,7 +35,7 @@ struct TrainLog {
 
     bool printed;        /* whether the first step of the process has been printed */
     bool brief;          /* whether lines have the short format instead of Megatron-LM's */
-    bool live;           /* whether standard error is a terminal, which shows a status line */
+    bool live;           /* whether standard error is a terminal that shows a status line */
     bool status_shown;   /* whether the status line is visible */
     int64_t status_time; /* clock_ns when the status line was written */
     Str text;
@@ -62,7 +62,7 @@ static bool has_steps(const char *path) {
     return found;
 }
 
-/* Sets *torn to whether the last line lacks a newline, because a run was killed while writing it. */
+/* Sets *torn to true if the last line has no newline. A killed run can leave such a line. */
 static Err ends_torn(int fd, const char *path, bool *torn) {
     char last = '\n';
     const off_t size = lseek(fd, 0, SEEK_END);
@@ -81,8 +81,8 @@ static Err open_jsonl(TrainLog *log, const Trainer *r, const json_t *header) {
         ERR_RETURN(check_is_log(log->jsonl, path));
         ERR_RETURN(ends_torn(log->jsonl, path, &torn));
         if (!r->iteration && has_steps(path))
-            printf("  note: %s has steps of an earlier run; this run starts at step 0 and appends to it. "
-                   "Remove the file first to replace it\n",
+            printf("  note: %s has steps of an earlier run; this run starts at step 0 and appends to "
+                   "the file. To replace the file, remove it first\n",
                    path);
     }
     str_clear(&log->text);
@@ -212,7 +212,7 @@ static void print_megatron_line(const TrainLog *log, const Trainer *r, const Ste
            clock_text(seconds_left(log, r), text));
 }
 
-/* Formats the means over the steps since the last line. There is no loss if all steps were skipped. */
+/* Formats the means over the steps since the last line. Omits the loss if all steps were skipped. */
 static void short_line(const TrainLog *log, const Trainer *r, Str *out) {
     char left[32];
     const Rates rate = rates(r, log->samples, log->ns);
@@ -339,7 +339,7 @@ static Err write_evaluation(TrainLog *log, const Trainer *r, const char *kind, c
     return write_record(log, r, record);
 }
 
-/* Writes a scalar against the iteration and, as Megatron-LM does, against the samples. */
+/* Writes a scalar twice: at the iteration and, as Megatron-LM does, at the number of consumed samples. */
 static Err scalar_twice(TrainLog *log, const Trainer *r, const char *tag, double value) {
     ERR_RETURN(events_scalar(log->events, tag, r->iteration, value));
     str_clear(&log->text);
@@ -388,7 +388,8 @@ static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
                          (double)r->run.device->most_allocated);
 }
 
-/* Writes mean times per step since the last line, in seconds. A timer's time is its slowest rank's time. */
+/* Writes mean times per step since the last line, in seconds. Each timer's value is the slowest rank's
+ * time. */
 static Err write_times(TrainLog *log, const Trainer *r, const Times *times) {
     static const Timer TIMERS_OF_A_STEP[] = {TIMER_BATCH, TIMER_FORWARD_BACKWARD, TIMER_OPTIMIZER};
     const Config *c = r->run.config;

@@ -21,8 +21,9 @@ Err train_log_check(const Config *);
 void train_log_close(TrainLog *);
 /* Returns whether train_log_step needs the times of all ranks for this step. */
 bool train_log_wants_times(const Trainer *);
-/* Logs a step, whose duration is `ns`. Call this function after every step. Prints a line at the first step of the
- * process and every --log-interval steps. The line includes the times of all ranks if they are needed. */
+/* Logs a step that took `ns` nanoseconds. Call this function after every step. Prints a line at the first
+ * step of the process and every --log-interval steps. The line includes the times of all ranks if
+ * train_log_wants_times is true. */
 Err train_log_step(TrainLog *, const Trainer *, const StepReport *, int64_t ns, const Times *);
 /* Logs the losses of an evaluation. `where` is Megatron-LM's text, such as "iteration 100 on validation set".
  * `name` ("validation", "test") is part of the TensorBoard tags. */
@@ -34,7 +35,7 @@ typedef struct Accuracy {
     int64_t correct, total;
     double loss;
 } Accuracy;
-/* Prints one line for each file if there are several, and then one line for all files together. */
+/* If there are several files, prints one line for each. Then prints one line for all files together. */
 Err train_log_accuracy(TrainLog *, const Trainer *, int64_t epoch, const Accuracy *, int files);
 /* Clears the status line. Call this function before other lines are printed to a terminal. The log may be NULL. */
 void train_log_hide_status(TrainLog *);

@@ -41,7 +41,7 @@ typedef struct Loop {
     const Config *config;
     Comm *comm;      /* NULL if there is only one rank */
     bool is_printer; /* whether this rank prints, writes logs and checks the time limit */
-    Device *device;  /* NULL once the trainer owns it */
+    Device *device;  /* NULL once the trainer owns the device */
     Trainer *trainer;
     Prefetch *train, *valid; /* NULL before their first use */
     TrainLog *log;           /* NULL unless is_printer */
@@ -68,8 +68,9 @@ static Err check_evaluation(const Session *l) {
         l->config->derived.split ? l->config->derived.split : "not given");
 }
 
-/* As in Megatron-LM, --train-samples determines the data size, and the last step may need more samples. Megatron-LM
- * then fails in the last step, but this check reports the error at the start. */
+/* As in Megatron-LM, --train-samples determines the data size, and the last step may need more samples. If
+ * the data has too few samples, Megatron-LM fails in the last step, but this check reports the error at the
+ * start. */
 static Err check_last_step(const Session *l) {
     const Config *c = l->config;
     const Dataset *train = data_split(l->data, SPLIT_TRAIN);
@@ -200,8 +201,9 @@ static Err evaluate_valid(Loop *l) {
     Trainer *r = l->trainer;
     double loss[MODEL_LOSSES];
     char where[64];
-    /* The data contains the samples that the current options need, but a run that continues with different options can
-     * already have used more samples. The evaluation then begins again at the first sample. */
+    /* The data contains the samples that the current options need, but a run that continues with different
+     * options can already have used more samples. In this case, the evaluation begins again at the first
+     * sample. */
     const int64_t samples = l->config->derived.eval_samples;
     if (r->consumed_valid_samples > data_length(data_split(l->session->data, SPLIT_VALID)) - samples) {
         prefetch_stop(l->valid);
@@ -268,7 +270,8 @@ static Err evaluate_files(Loop *l) {
 
 /* ---- checkpoints ---- */
 
-/* Tells that the newest checkpoint is complete. In an asynchronous save, the run may be some steps further. */
+/* Reports that the newest checkpoint is complete. With an asynchronous save, the run may be several steps
+ * ahead. */
 static Err tell_saved(Loop *l, const char *event) {
     if (!l->is_printer) return say(l, ERR_OK);
     train_log_hide_status(l->log);
@@ -278,7 +281,7 @@ static Err tell_saved(Loop *l, const char *event) {
     return say(l, train_log_progress(l->trainer, event, l->saved_iteration, l->saved_samples));
 }
 
-/* Finishes the save in progress if its files have been written. If `wait`, waits for the files. */
+/* Finishes the save in progress if its files have been written. If `wait` is true, waits for the files. */
 static Err finish_save(Loop *l, bool wait) {
     int64_t iteration;
     if (!l->trainer->saving) return ERR_OK;
@@ -324,7 +327,8 @@ static Err check_finite(Loop *l, const StepReport *s) {
         (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
 }
 
-/* Copies n batches, which remain valid until the next step. A pipeline uses all n batches at the same time. */
+/* Copies n batches. The copies remain valid until the next step. A pipeline uses all n batches at the same
+ * time. */
 static Err take_batches(Loop *l, int64_t n, Batch **out) {
     arena_reset(l->step);
     *out = arena_alloc(l->step, (size_t)n * sizeof **out);
@@ -342,7 +346,7 @@ static Err one_step(Loop *l) {
     timer_start(&l->timers, TIMER_FORWARD_BACKWARD);
     trainer_microbatches(r, batches, n, n, &report);
     trainer_reduce(r, &report);
-    /* the timer then includes the GPU's work */
+    /* so that the timer includes the GPU's work */
     if (l->config->timing_log_level > 0) device_wait(r->run.device);
     timer_stop(&l->timers, TIMER_FORWARD_BACKWARD);
     timer_start(&l->timers, TIMER_OPTIMIZER);
@@ -387,9 +391,9 @@ static Err train_steps(Loop *l) {
     return ERR_OK;
 }
 
-/* Returns whether the completed steps are saved. The steps are saved after an error in the data or the machine, because
- * the failed step has changed nothing. After a numeric error, the last regular checkpoint remains the newest, and no
- * checkpoint is deleted. */
+/* Returns whether the completed steps should be saved. The steps are saved after an error in the data or the
+ * machine, because the failed step has changed nothing. After a numeric error, the last regular checkpoint
+ * remains the newest, and no checkpoint is deleted. */
 static bool saves_at_end(const Loop *l, Err e) {
     if (l->config->skip_train) return false;
     return !e.code || (e.code != ERR_FAILED && l->trainer->iteration > l->first_iteration);
@@ -422,7 +426,8 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     return memory_plan_fits(p, l->device, l->comm);
 }
 
-/* Opens the data. Process 0 opens it first, and builds the index cache, before other processes open it. */
+/* Opens the data. Process 0 opens the data first, and builds the index cache, before other processes open the
+ * data. */
 static Err open_shared(Loop *l) {
     Session *s = l->session;
     Err e = ERR_OK;

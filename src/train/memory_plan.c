@@ -79,7 +79,8 @@ MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
     part[MEMORY_scratch] = r->run.device->scratch;
     part[MEMORY_snapshot] = snapshot_bytes(r);
     part[MEMORY_offloaded] = plan.unit.offload.host;
-    /* If all shares are equal, a rank receives as many rows as it sends. At most, it receives the rows of all ranks. */
+    /* If all experts have equal shares, a rank receives as many rows as it sends. A rank receives at most the
+     * rows of all ranks. */
     plan.offloaded_most = part[MEMORY_offloaded] * (plan.balanced ? ranks : 1);
     if (notes) plan_communicators(r, target, comm, &plan);
     trainer_free(r);
@@ -87,7 +88,7 @@ MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
     return plan;
 }
 
-/* ---- sums ---- */
+/* ---- totals ---- */
 
 static bool is_on_host(const MemoryPlan *p, int part) { return p->discrete && part >= MEMORY_snapshot; }
 

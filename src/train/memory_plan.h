@@ -1,14 +1,14 @@
-/* Computes the memory that a rank will need before any memory is allocated. */
+/* Computes, before any memory is allocated, how much memory a rank will need. */
 #pragma once
 
 #include "config/config.h"
 #include "pipeline/executor.h"
 #include "train/attention_log.h"
 
-/* The parts of memory. `slots` contains saved activations and messages between stages. `gathered` contains parameters
- * and gradients that ranks gather or sum temporarily, and NCCL's buffers. `scratch` is the memory that kernels need in
- * addition to their operands. `snapshot` is the copy of a checkpoint that is written during training. The last two
- * parts are in host memory, which on a CPU is the device's memory. */
+/* The parts of memory. `slots` contains saved activations and messages between stages. `gathered` contains
+ * parameters and gradients that ranks gather or sum temporarily, and NCCL's buffers. `scratch` is the memory
+ * that kernels need in addition to their operands. `snapshot` is the copy of a checkpoint that is written
+ * during training. The last two parts are in host memory; on a CPU, host memory is the device's memory. */
 #define MEMORY_PARTS(X)                                                                                      \
     X(parameters, "parameters")                                                                              \
     X(gradients, "main gradients")                                                                           \
@@ -36,7 +36,7 @@ typedef struct MemoryPlan {
     size_t part[MEMORY_PART_COUNT]; /* the optimizer's part includes the master parameters */
     /* size of offloaded activations if all tokens are sent to one rank's experts */
     size_t offloaded_most;
-    /* whether the device has separate memory, which contains all parts except the last two */
+    /* whether the device has separate memory; it then contains all parts except the last two */
     bool discrete;
     /* the sizes of one slot, of the transient space, and of offloaded activations */
     ExecutorMemory unit;
@@ -52,8 +52,9 @@ typedef struct MemoryPlan {
  * device, and the plan includes the needs of its kernels. If `target` is NULL, the plan is for the device that the
  * options select, without the needs of its kernels. */
 MemoryPlan memory_plan_new(const Config *, Comm *, const Device *target);
-/* Returns how many bytes of device memory the rank needs; on a CPU, device memory is host memory. memory_plan_host
- * returns how many bytes of host memory it needs if the device has separate memory, and otherwise 0. */
+/* Returns how many bytes of device memory the rank needs; on a CPU, device memory is host memory.
+ * memory_plan_host returns how many bytes of host memory the rank needs if the device has separate memory,
+ * and otherwise 0. */
 size_t memory_plan_total(const MemoryPlan *);
 size_t memory_plan_host(const MemoryPlan *);
 /* Returns how many bytes parameters, main gradients and optimizer state need. The number does not depend on the
@@ -62,14 +63,14 @@ size_t memory_plan_state(const MemoryPlan *);
 /* Appends text such as "parameters 1.5 GiB, main gradients 3.0 GiB, ..., total 9.0 GiB". Parts that are zero are
  * omitted. */
 void memory_plan_describe(const MemoryPlan *, Str *out);
-/* Sums the parts over the ranks of this process that share a device, and the parts in host memory over all ranks of
- * this process. All ranks must call it. */
+/* Sums the parts over the ranks of this process that share a device, and the parts in host memory over all
+ * ranks of this process. All ranks must call this function. */
 MemoryPlan memory_plan_together(const MemoryPlan *, const Device *, Comm *);
-/* Sums the parts in host memory over the ranks of this host. The ranks must run as separate processes, and all of them
- * must call it. */
+/* Sums the parts in host memory over the ranks of this host. The ranks must run as separate processes, and
+ * all ranks must call this function. */
 MemoryPlan memory_plan_of_host(const MemoryPlan *, Comm *);
 /* Checks that the plan fits into `available` bytes of device memory, and into host memory. */
 Err memory_plan_check(const MemoryPlan *together, size_t available);
-/* Checks the memory that all ranks on a device and on a host need. All ranks must call it, and all return the same
- * error. */
+/* Checks the memory that all ranks on a device and on a host need. All ranks must call this function, and all
+ * get the same error. */
 Err memory_plan_fits(const MemoryPlan *own, const Device *, Comm *);

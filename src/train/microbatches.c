@@ -13,17 +13,18 @@ typedef struct Recording {
     double aux_scale; /* a constant in the graph */
 } Recording;
 
-/* The values that a step's CUDA graph depends on. Keys are compared as bytes, because the struct has no padding. */
+/* The values that a step's CUDA graph depends on. Keys can be compared as bytes, because the struct has no
+ * padding. */
 typedef struct StepKey {
     int64_t n, allocations; /* number of microbatches; executor_allocations */
     char *fields;
     double aux_scale;
 } StepKey;
 
-/* State for --cuda-graph-impl local. A single rank has two graphs of a microbatch, which read the microbatch's fields
- * from a fixed address. One graph is for the first microbatch of a step, which writes the gradients. The other graph is
- * for all other microbatches, which add to the gradients. With several ranks, one graph contains an entire step,
- * because its microbatches share one schedule and the sums over ranks. */
+/* State for --cuda-graph-impl local. A single rank has two graphs for microbatches. Both graphs read the
+ * microbatch's fields from a fixed address. One graph is for a step's first microbatch, and writes the
+ * gradients. The other graph is for all later microbatches, and adds to the gradients. With several ranks,
+ * one graph contains an entire step, because its microbatches share one schedule and the sums over ranks. */
 typedef struct Graphs {
     char *fields;
     size_t bytes;
@@ -115,7 +116,7 @@ static SpmdType field_type(const RunContext *c, FieldExtent extent) {
     return type;
 }
 
-/* Returns a microbatch with tensors for the fields and losses of a batch, which have no memory yet. */
+/* Returns a microbatch with tensors for the fields and losses of a batch. The tensors have no memory yet. */
 static Microbatch microbatch_like(const Microbatches *m, const Batch *b) {
     const ModelPlan *plan = m->plan;
     Microbatch mb = {.n_losses = plan->n_losses};
@@ -143,7 +144,7 @@ typedef struct BlockPart {
 
 enum { BLOCK_PARTS = FIELDS + 2 * MODEL_LOSSES };
 
-/* Returns whether a field equals a loss's weights. */
+/* Returns whether the weights of a loss are identical to a field of the batch. */
 static bool weights_are_field(const Microbatches *m, int loss) {
     const LossSpec *l = &m->plan->loss[loss];
     return l->weights < FIELDS && loss_samples(l) == 1 && m->plan->sample.width[l->weights] <= 1;
@@ -162,7 +163,8 @@ static int block_parts(const Microbatches *m, Microbatch *mb, BlockPart out[BLOC
     return n;
 }
 
-/* Returns the size of a block, which is a multiple of 8, so that the integers in the next block are aligned. */
+/* Returns the size of a block. The size is a multiple of 8, so that the integers in the next block are
+ * aligned. */
 static size_t block_bytes(const Microbatches *m, const Batch *b) {
     Microbatch mb = microbatch_like(m, b);
     BlockPart part[BLOCK_PARTS];
@@ -292,9 +294,10 @@ RankSchedule microbatches_schedule(Microbatches *m, bool forward_only, PipelineS
     return schedule_of(m, m->n, forward_only, false, spec);
 }
 
-/* Runs the first group of microbatches, so that their kernels are loaded (executor_loads), and returns their
- * number. The function runs an entire group, because otherwise the schedule might not support the number of remaining
- * microbatches. The group runs without overlap, so it needs no more slots or buffers than a run of all microbatches. */
+/* Runs the first group of microbatches, so that their kernels are loaded (executor_loads), and returns the
+ * number of microbatches in the group. The function runs an entire group, because otherwise the schedule
+ * might not support the number of remaining microbatches. The group runs without overlap, so it needs no more
+ * slots or buffers than a run of all microbatches. */
 static int64_t execute_first(Microbatches *m, const Microbatch *list, int64_t n, const PipelineSpec *all,
                              Tensor *loss) {
     const int64_t group = all->group * pipeline_unit(m->config), first = group < n ? group : n;
@@ -311,7 +314,7 @@ static void execute(Microbatches *m, Microbatch *list, int64_t n, bool trains, b
     int64_t done = 0;
     for (int64_t i = 0; i < n; i++) {
         list[i].context.recording = list[i].context.training = trains;
-        if (!trains) list[i].feed.tokens_ahead = NULL; /* without auxiliary losses */
+        if (!trains) list[i].feed.tokens_ahead = NULL; /* an evaluation computes no auxiliary losses */
     }
     if (executor_loads(m->executor, &spec, n)) {
         executor_provide(m->executor, &spec, &schedule);

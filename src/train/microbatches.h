@@ -1,7 +1,7 @@
-/* Runs the microbatches of a step on this rank. With --batch-invariant-mode, it runs their samples one by one. All
- * fields are copied to one block of device memory before the first microbatch runs, and the host does not wait for
- * the copies. On a GPU, a run without dropout can replay microbatches or steps as CUDA graphs (--cuda-graph-impl
- * local). */
+/* Runs the microbatches of a step on this rank. With --batch-invariant-mode, the samples of a microbatch run
+ * one by one. All fields are copied to one block of device memory before the first microbatch runs, and the
+ * host does not wait for the copies. On a GPU, a run without dropout can replay microbatches or steps as CUDA
+ * graphs (--cuda-graph-impl local). */
 #pragma once
 
 #include "config/config.h"
@@ -14,7 +14,7 @@ Microbatches *microbatches_new(const Config *, const RunContext *, const Model *
                                const PipelineLayout *);
 void microbatches_free(Microbatches *);
 
-/* Allocates device memory for n microbatches of the same shape as `like`, whose values are not read. */
+/* Allocates device memory for n microbatches with the shape of `like`. Does not read the values in `like`. */
 void microbatches_reserve(Microbatches *, int64_t n, const Batch *like);
 /* Begins a list of n microbatches with the same shape as `like`. Discards earlier microbatches. */
 void microbatches_begin(Microbatches *, int64_t n, const Batch *like);

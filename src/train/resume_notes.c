@@ -8,7 +8,7 @@
 #include "optim/schedule.h"
 #include "run/option_changes.h"
 
-/* Whether the remaining learning rates and the remaining weight decay change. */
+/* Whether the learning rates and the weight decay of the remaining steps change. */
 typedef struct Schedules {
     bool rate, decay;
 } Schedules;
@@ -32,8 +32,9 @@ static bool concerns_schedules(int option) {
            change == CHANGES_BATCH;
 }
 
-/* Compares the schedules of the remaining steps with the schedules that result from `values`, the checkpoint's values
- * of some options. If these values are not valid with the other options, both schedules count as changed. */
+/* Compares the schedules of the remaining steps with the schedules that result from `values`, the
+ * checkpoint's values of some options. If these values are not valid with the other options, both schedules
+ * are treated as changed. */
 static Schedules changed_by(const Trainer *r, const json_t *values) {
     enum { POINTS = 10000 };
     const Derived *d = &r->run.config->derived;
@@ -132,7 +133,7 @@ void resume_notes(const Trainer *r, const json_t *state, Str *out) {
         const char *key = config_field_name(i);
         const json_t *here = key ? json_object_get(ours, key) : NULL,
                      *there = key ? json_object_get(saved, key) : NULL;
-        const bool implied = i == OPTION_train_iters && c->task != TASK_NONE; /* --epochs implies it */
+        const bool implied = i == OPTION_train_iters && c->task != TASK_NONE; /* by --epochs */
         if (!here || !there || json_equal(here, there) || !option_change(i) || implied) continue;
         str_puts(out, "  note: ");
         option_difference(i, here, there, out);

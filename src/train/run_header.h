@@ -1,4 +1,4 @@
-/* Writes the first record of a log, which describes the run. */
+/* Builds the first record of a log. The record describes the run. */
 #pragma once
 
 #include <jansson.h>

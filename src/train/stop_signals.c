@@ -25,9 +25,9 @@ struct StopSignals {
     atomic_int seen;
 };
 
-/* Handles a signal in a thread that a library (BLAS) started before main, and that therefore has not inherited the
- * mask. The thread blocks the signal for itself and sends it to the process again, until only the descriptor can
- * receive it. */
+/* Handles a signal in a thread that a library (BLAS) started before main, and that therefore has not
+ * inherited the mask. The thread blocks the signal for itself and sends it to the process again, until only
+ * the descriptor can receive the signal. */
 static void pass_on(int number, siginfo_t *info, void *context) {
     (void)info;
     sigaddset(&((ucontext_t *)context)->uc_sigmask, number);

@@ -14,9 +14,10 @@ StopSignals *stop_signals_new(const Config *);
  * signal ends the process. Under a launcher, a second signal is ignored, because launchers may repeat signals and kill
  * their processes themselves. */
 void stop_signals_defer(StopSignals *);
-/* Returns the number of the signal that this process has received, or 0 if there is none. Any thread may call it. */
+/* Returns the number of the signal that this process has received, or 0 if there is none. Any thread may call
+ * this function. */
 int stop_signals_seen(const StopSignals *);
-/* Returns the number of --exit-signal. */
+/* Returns the number of the signal that --exit-signal selects. */
 int stop_signals_number(const Config *);
 /* Restores the default actions of the signals. Under a launcher, later signals are ignored. */
 void stop_signals_free(StopSignals *);

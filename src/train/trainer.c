@@ -69,7 +69,7 @@ Err trainer_check(const Config *c) {
 static const CommReduction REDUCTIONS[] = {COMM_SUM, COMM_MAX};
 enum { N_REDUCTIONS = sizeof REDUCTIONS / sizeof *REDUCTIONS };
 
-/* Returns whether the i-th reduction has step counters, and sets *out to them. */
+/* Returns whether the i-th reduction has step counters, and sets *out to these counters. */
 static bool has_counters(const Trainer *r, int i, const Tensor **out) {
     *out = states_counters(r->run.model->registry, REDUCTIONS[i]);
     return (*out)->ndim;
@@ -184,8 +184,8 @@ void trainer_free(Trainer *r) {
 
 /* ---- steps ---- */
 
-/* Returns whether this rank is primary for its microbatches' losses, that is, whether it is the first tensor-parallel
- * rank of the last pipeline stage. */
+/* Returns whether this rank is primary for its microbatches' losses. The primary rank is the first
+ * tensor-parallel rank of the last pipeline stage. */
 static bool tells_loss(const Trainer *r) {
     const Mesh *m = &r->run.layout.mesh;
     return m->coordinate[AXIS_TP] == 0 && m->coordinate[AXIS_PP] == m->size[AXIS_PP] - 1;
@@ -290,7 +290,7 @@ void trainer_total(const Trainer *r, LossSum sum[MODEL_LOSSES]) {
 
 double trainer_mean(LossSum sum) { return sum.loss / fmax(sum.weight, 1); }
 
-/* Reports the router losses. The counters are one rank's, or the sums over all ranks. */
+/* Reports the router losses. `counters` are a single rank's counters, or the sums over all ranks. */
 static void report_routers(Trainer *r, const double *counters, StepReport *report) {
     const Model *m = r->run.model;
     const int64_t microbatches = report->microbatches * r->run.layout.mesh.size[AXIS_DP];

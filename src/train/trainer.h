@@ -15,7 +15,7 @@
 
 typedef struct Trainer {
     ModelRun run;
-    /* the data's fingerprint in checkpoints, which must outlive the trainer; NULL if it is unknown */
+    /* the data's fingerprint for checkpoints (NULL if it is unknown); the string must outlive the trainer */
     const char *data_fingerprint;
     Sync *sync; /* NULL if there is only one rank */
     Optimizer *optimizer;
@@ -26,7 +26,7 @@ typedef struct Trainer {
     double *layer_router_loss; /* [ROUTER_LOSSES, layers]; NULL without --moe-per-layer-logging */
     int64_t layers;            /* number of layers in all stacks, on all ranks */
     /* The progress of the run. Checkpoints save all of these numbers. */
-    int64_t iteration;        /* number of updates, including skipped ones */
+    int64_t iteration;        /* number of steps, including skipped steps */
     int64_t consumed_samples; /* number of consumed training samples */
     int64_t consumed_valid_samples;
     int64_t schedule_samples;   /* number of samples for the schedules, not including skipped steps */
@@ -36,11 +36,12 @@ typedef struct Trainer {
     int64_t saving_iteration;
 } Trainer;
 
-/* Checks the frozen parameters, the stages of the pipeline, and whether every global batch fits its schedule. Option
- * rules cannot express these checks. */
+/* Checks the frozen parameters, the stages of the pipeline, and whether every global batch fits the pipeline
+ * schedule. Option rules cannot express these checks. */
 Err trainer_check(const Config *);
-/* Allocates the planned memory. A NULL plan reserves address space whose memory is allocated when it is first used.
- * Parameters are zero until registry_init or a load. Takes ownership of the device; NULL means the CPU. */
+/* Allocates the planned memory. With a NULL plan, only address space is reserved; memory is allocated at its
+ * first use. Parameters are zero until registry_init or a load. Takes ownership of the device; NULL means the
+ * CPU. */
 Trainer *trainer_new(const Config *, const MemoryPlan *, Comm *, Device *);
 /* Returns the number of tokens in each chunk whose losses a pass computes together. *chunks becomes the number of
  * chunks. Both are 0 if there are no chunks. */
@@ -50,15 +51,15 @@ int64_t trainer_fp8_linears(const Trainer *, const char **emulation);
 /* Returns the model FLOPs for training on `samples` samples. */
 double trainer_flops(const Trainer *, int64_t samples);
 void trainer_free(Trainer *);
-/* Frees everything except the device, which it returns. The caller owns the device and may use it for another
- * run. */
+/* Frees everything except the device, and returns the device. The caller owns the device and may use it for
+ * another run. */
 Device *trainer_free_but_device(Trainer *);
-/* Runs, on the null device, the part of the largest training step that determines its memory (pipeline_shortened), and
- * an evaluation. Returns the schedule of this part, in which only the counts remain valid. The PipelineSpec becomes the
- * full step's spec. */
+/* Runs, on the null device, the part of the largest training step that determines its memory
+ * (pipeline_shortened), and an evaluation. In the returned schedule of this part, only the counts remain
+ * valid. The PipelineSpec becomes the full step's spec. */
 RankSchedule trainer_dry_run(Trainer *, PipelineSpec *);
 
-/* The report on a training step. Before trainer_reduce, it covers only this rank's part. */
+/* The report on a training step. Before trainer_reduce, the report covers only this rank's part. */
 typedef struct StepReport {
     LossSum sum[MODEL_LOSSES]; /* the sum of each of the model's losses */
     double loss;               /* the sum of the mean losses, not including auxiliary losses */
@@ -79,10 +80,10 @@ typedef struct StepReport {
     OptimResult optim;
 } StepReport;
 
-/* A step consists of trainer_begin_step, trainer_microbatches, trainer_reduce and trainer_update. The device runs
- * asynchronously until trainer_update, which waits for it. Numbers in the report that come from the device are valid
- * after trainer_update or trainer_read. A data-parallel rank has n microbatches, and all its tensor-, context- and
- * pipeline-parallel ranks run the same microbatches. */
+/* A step consists of trainer_begin_step, trainer_microbatches, trainer_reduce and trainer_update. The device
+ * runs asynchronously until trainer_update waits for it. Numbers in the report that come from the device are
+ * valid after trainer_update or trainer_read. A data-parallel rank has n microbatches, and all its tensor-,
+ * context- and pipeline-parallel ranks run the same microbatches. */
 StepReport trainer_begin_step(Trainer *);
 /* Runs the forward and backward passes of `count` of the step's n microbatches, which add to the main
  * gradients. `count` must be n with a pipeline, and with several losses per token (--calculate-per-token-loss). */

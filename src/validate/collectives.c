@@ -1,9 +1,9 @@
-/* Tests every collective on data whose exact results are known. Every type and many sizes are tested, in place and out
- * of place, repeatedly while there is time. A group's size is any divisor of the number of ranks, and its members are
- * consecutive or strided. All groups of a split communicate concurrently. Before each call, both buffers are filled
- * with a pattern; after it, a guard zone at the end of the output is checked. Inexact sums are computed repeatedly, and
- * compared with the first result. They are also hashed, because the order of summation may differ between libraries,
- * but not between runs. */
+/* Tests every collective on data whose exact results are known. Every type and many sizes are tested, in
+ * place and out of place, repeatedly while there is time. A group's size is any divisor of the number of
+ * ranks, and its members are consecutive or strided. All groups of a split communicate concurrently. Before
+ * each call, both buffers are filled with a pattern. After each call, a guard zone at the end of the output
+ * is checked. Inexact sums are computed repeatedly, and compared with the first result. The results are also
+ * hashed, because the order of summation may differ between libraries, but not between runs. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,7 +126,7 @@ static void explain(const Exact *x, const ExactWrong *w, char *out, size_t n) {
         snprintf(out, n, "the first wrong element is %" PRId64 ": %g, not %g", w->first, w->got, w->wanted);
 }
 
-/* A fault of the library affects all ranks of a group. If only one rank has wrong results, that rank is the
+/* A fault in the library affects all ranks of a group. If only one rank has wrong results, that rank is the
  * suspect. */
 static void report(Check *c, const Exact *x, const Split *s, const Seen *all) {
     StageRank *r = c->r;
@@ -163,7 +163,7 @@ static bool is_right(Check *c, const Exact *x, const Split *s, Seen *all) {
 
 static bool fits(const Check *c, const Exact *x) { return larger(x) <= c->bytes; }
 
-/* Repeats a failed call with a larger size, which shows more of the fault. */
+/* Repeats a failed call with a larger size, to show more of the fault. */
 static void diagnose(Check *c, const Exact *x, const Split *s, Seen *all) {
     enum { COUNT = 1000 };
     Exact larger = *x;
@@ -207,7 +207,7 @@ static bool is_of_variant(const Check *c, const Collective *of) {
     return strstr(variant, "Ring") && of->kind != COMM_ALL_TO_ALL && of->kind != COMM_SEND;
 }
 
-/* Checks all collectives with one size in one split. Stops when the time is up, unless `always` is set.
+/* Checks all collectives with one size in one split. Stops when the time is up, unless `always` is true.
  * Returns whether all collectives were checked. */
 static bool check_size(Check *c, const Split *s, int64_t count, bool always) {
     for (int k = 0; k < N_COLLECTIVES; k++)
@@ -227,8 +227,8 @@ static void check_first(Check *c) {
     for (int s = 0; s < c->n_splits; s++) check_size(c, &c->split[s], FIRST_COUNT, true);
 }
 
-/* Checks the other sizes repeatedly while there is time. Returns the first size that was left out, or -1 if there is
- * none. */
+/* Checks the other sizes repeatedly while there is time. Returns the first size that was not checked, or -1
+ * if all sizes were checked. */
 static int64_t check_sizes(Check *c) {
     bool again = false;
     for (; stage_has_time(c->r, 0.9); again = true)
@@ -276,9 +276,8 @@ static void check_order(Check *c, int collective, int type) {
         outcome_hash(r->out, hash64(all, (size_t)r->world * sizeof *all, 0), name);
         if (varies)
             outcome_add(r->out, VALIDATE_DEGRADED, stage_transport(r).s,
-                        "%s of %d: repetitions differ bitwise on numbers that are not exact (results on "
-                        "exact numbers "
-                        "are right): runs are not deterministic",
+                        "%s of %d: repetitions of rounded sums differ bitwise, although exact sums are "
+                        "correct: runs are not deterministic",
                         name, (int)COUNT);
     }
     free(all);

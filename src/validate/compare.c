@@ -88,7 +88,7 @@ static bool is_array_of_rates(const json_t *samples) {
     return good;
 }
 
-/* Checks the metrics of a stage. `why` stays empty if nothing is wrong. */
+/* Checks the metrics of a stage. `why` stays empty if the metrics are valid. */
 static void check_metrics(const json_t *metrics, size_t stage, char why[WHY]) {
     if (!json_is_array(metrics)) snprintf(why, WHY, "stages[%zu].metrics is not an array", stage);
     for (size_t i = 0; i < json_array_size(metrics) && !*why; i++) {
@@ -213,8 +213,8 @@ static const char *kind_of(const char *transport) {
     return stage_is_nccl(transport) ? "with NCCL" : "through host memory";
 }
 
-/* Checks the properties of the machine that affect rates. Reports of earlier versions lack the members `device` and
- * `transport`. */
+/* Checks the properties of the machine that affect rates. Reports written by earlier versions lack the
+ * members `device` and `transport`. */
 static bool may_compare_rates(const Validation *a, const Outcome *r, const json_t *good, char why[WHY]) {
     const char *device = DeviceOption_spellings[a->options->config->device],
                *their_device = json_string_value(json_object_get(a->good, "device")),
@@ -336,8 +336,8 @@ static bool is_of_class(const Metric *m, const char *name) {
     return class_length(m) == strlen(name) && !strncmp(m->name, name, class_length(m));
 }
 
-/* For each round, computes the geometric mean of the rates in a class that both outcomes contain. Returns the number of
- * rounds. */
+/* For each round, computes the geometric mean of those rates in a class that both outcomes contain. Returns
+ * the number of rounds. */
 static int mean_rates(const Outcome *r, const Outcome *other, const char *name,
                       double mean[OUTCOME_SAMPLES]) {
     double sum[OUTCOME_SAMPLES] = {0};

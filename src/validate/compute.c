@@ -1,11 +1,12 @@
-/* Tests GEMMs on integers. Partial sums in the accumulator are exact in any order, so each result has one correct
- * value: the integer sum, rounded once to the result's type. Device i computes block i and its neighbour's block i + 1.
- * The host computes block i.
+/* Tests GEMMs on integers. Partial sums in the accumulator are exact in any order, so each result has one
+ * correct value: the integer sum, rounded once to the result's type. Device i computes its own block i, and
+ * the block of device i + 1, its neighbour. The host of device i computes block i.
  *
- * The first result of each block is checked bitwise. The device's own block is compared with the host's result, and the
- * neighbour's block, by hash, with its owner's result. The device then repeatedly computes both blocks and checks each
- * result: it adds the negative of the correct result and counts the zeros. The device is never idle, and every result
- * is checked. The host reads only results that differ. */
+ * The first result of each block is checked bitwise. The device's own block is compared with the host's
+ * result. The hash of the neighbour's block is compared with the hash from the neighbour's host. The device
+ * then repeatedly computes both blocks and checks each result: it adds the negative of the correct result and
+ * counts the zeros. The device is never idle, and every result is checked. The host reads only results that
+ * differ. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -52,7 +53,7 @@ typedef struct Compute {
     int64_t n; /* number of rows of each operand */
     int batch; /* number of results that are compared before the host reads the counts */
     Block block[BLOCKS];
-    /* These members are on the device, for one type. */
+    /* the following members describe device memory, for one type */
     Tensor x[BLOCKS], w[BLOCKS], negative[BLOCKS]; /* negative: the negated correct results */
     Tensor y[MOST_BATCH], sum, inverse;
     int64_t *counts; /* [batch] */
@@ -99,7 +100,7 @@ static void free_block(Block *b) {
     free(b->x8), free(b->w8), free(b->y8);
 }
 
-/* ---- on the device ---- */
+/* ---- computation on the device ---- */
 
 static void upload(const Compute *c, int type, const Tensor *t, const int8_t *v) {
     const size_t size = dtype_size(TYPES[type].in), count = (size_t)(c->n * K);
@@ -236,7 +237,7 @@ static void locate(const Compute *c, int type, int block, Found *f) {
 static void report_wrong(const Compute *c, int type, int rank, const Found *f) {
     StageRank *r = c->r;
     const uint64_t flipped = f->got ^ f->wanted;
-    char where[120] = "according to the device, but right according to the host";
+    char where[120] = "according to the device, but correct according to the host";
     if (f->at >= 0)
         snprintf(where, sizeof where,
                  "the first at row %" PRId64 ", column %" PRId64 ": bits %" PRIx64 ", not %" PRIx64 "%s",
@@ -248,7 +249,7 @@ static void report_wrong(const Compute *c, int type, int rank, const Found *f) {
                 TYPES[type].name, f->wrong, c->n * c->n, (rank + f->block) % r->world, f->repetition, where);
 }
 
-/* Returns whether all ranks found only correct results. All ranks must call it. */
+/* Returns whether all ranks found only correct results. All ranks must call this function. */
 static bool judge(const Compute *c, int type, const Found *mine) {
     StageRank *r = c->r;
     Found *all = mem_zero((size_t)r->world, sizeof *all);
@@ -262,7 +263,7 @@ static bool judge(const Compute *c, int type, const Found *mine) {
         if (r->out && differs)
             outcome_add(
                 r->out, VALIDATE_FAIL, stage_suspect(r, i).s,
-                "GEMM in %s: its result for the block of rank %d differs from the result of the host%s",
+                "GEMM in %s: the result for the block of rank %d differs from the result of the host%s",
                 TYPES[type].name, next, all[next].wrong ? "" : ", but that rank's own result does not");
     }
     free(all);
@@ -277,8 +278,8 @@ static void compare_with_host(Compute *c, int type, Found *f) {
     c->gemms += BLOCKS;
 }
 
-/* Computes both blocks until end_ns. A rank that has found a wrong result continues. Otherwise, it would wait for the
- * other ranks beyond the deadline, and those ranks would be reported instead. */
+/* Computes both blocks until end_ns. A rank that has found a wrong result continues. If this rank stopped, it
+ * would wait for the other ranks beyond the deadline, and those ranks would be reported instead. */
 static void repeat(Compute *c, int type, int64_t end_ns, Found *f) {
     int64_t counts[MOST_BATCH];
     const int64_t n = c->n * c->n;
@@ -333,7 +334,7 @@ static Err on_rank(StageRank *r) {
                        amount(c.gemms, "GEMM").s, r->world > r->sharing ? "each of " : "",
                        amount(r->world / r->sharing, "device").s);
         if (r->world == r->sharing)
-            outcome_limit(r->out, "compute: equal results on two devices, because there is one");
+            outcome_limit(r->out, "compute: equal results on two devices, because there is only one");
     }
     device_release(r->device, c.memory, c.bytes);
     free(c.got);

@@ -37,7 +37,7 @@ static void name_ranks(Finding *f, const char *suspect) {
     }
 }
 
-/* Reads a finding. The driver counts as a part of the host, although each rank reports it. */
+/* Reads a finding. The driver counts as a part of the host, although every rank reports the driver. */
 static Finding read_finding(const char *suspect, int stage, bool is_b, int ranks) {
     Finding f = {.n = 0};
     int a, b;

@@ -22,7 +22,7 @@ typedef struct Drill {
     Config config;
     int victim;
     int64_t start_ns; /* when the process started */
-    int64_t fault_ns; /* time at which the victim should have joined */
+    int64_t fault_ns; /* time at which the victim should have joined the operation */
 } Drill;
 
 static void one_operation(Comm *comm, Device *device, float *x) {
@@ -87,7 +87,7 @@ static void judge(const StageInput *in, const Drill *d, const Isolated *i) {
         outcome_fact(in->out, false, d->what, "diagnosed after %.1f s: %s", seconds, b.line);
 }
 
-/* Runs both drills concurrently, unless only one process at a time can use a device. */
+/* Returns how many drills run concurrently: all, unless only one process at a time can use a device. */
 static int drills_at_once(bool exclusive) { return exclusive ? 1 : DRILLS; }
 
 double hang_most_seconds(bool exclusive) {

@@ -3,5 +3,6 @@
 
 #include <stdbool.h>
 
-/* Returns the time limit of the stage `hang` in seconds. `exclusive` is the member of StageInput. */
+/* Returns the time limit of the stage `hang` in seconds. `exclusive` has the same meaning as in
+ * StageInput. */
 double hang_most_seconds(bool exclusive);

@@ -163,7 +163,7 @@ static void compare_links(const StageRank *r, const RankFacts *all) {
     for (int i = 0; i < r->world; i++)
         if (all[i].nvml.known && all[i].nvml.nvlinks < most)
             outcome_add(r->out, VALIDATE_DEGRADED, stage_suspect(r, i).s,
-                        "%d NVLinks are up, but %d on another GPU", all[i].nvml.nvlinks, most);
+                        "%d NVLinks are up, but another GPU has %d", all[i].nvml.nvlinks, most);
 }
 
 static void add_nccl(const StageRank *r) {

@@ -7,8 +7,8 @@
 
 static const double FLOOR = 0.45, ERROR = INTERVAL_ERROR / 2;
 
-/* Returns an NVLink's rate in GB/s in each direction. The rate is derived from the kind of GPU, because some drivers
- * report the fourth generation of NVLink as the fifth. */
+/* Returns an NVLink's rate in GB/s in each direction. The rate is derived from the compute capability of the
+ * GPU, because some drivers report the fourth generation of NVLink as the fifth. */
 static double of_nvlink(int sm) {
     if (sm >= 100) return 50;
     if (sm >= 86 && sm < 90) return 14.0625;
@@ -25,8 +25,8 @@ static double rate_of(const NvmlFacts *f, RoofKind kind) {
     return kind == ROOF_NVLINK ? f->nvlinks * of_nvlink(f->sm) : f->width * of_lane(f->pcie);
 }
 
-/* Returns the kind of roof. In a mesh of GPUs without switches, ranks on only some of the GPUs use only some of the
- * links. */
+/* Returns the kind of links that determine the roofline limit. In a mesh of GPUs without switches, ranks on
+ * only some of the GPUs use only some of the links. */
 static RoofKind kind_of(const NvmlFacts *facts, int n, bool all_linked, int devices, const char **why) {
     bool known = true, any = false, all = true, switched = true;
     for (int i = 0; i < n; i++) {

@@ -1,5 +1,5 @@
-/* Computes the highest rate of the links between GPUs from what NVML reports, and checks that the rates of
- * collectives are close enough to it. */
+/* Computes the roof of the links between GPUs, which is their highest possible rate, from NVML's facts.
+ * Checks that the rates of collectives are close enough to this roof. */
 #pragma once
 
 #include <stddef.h>
@@ -28,7 +28,8 @@ LinksRoof links_roof(const NvmlFacts *facts, int n, bool all_linked, int devices
  * their rate, or half of the links are lost, at most 40 % is possible. PCIe has no such bound, because traffic may
  * cross bridges, host memory and both processors. */
 bool links_are_slow(const LinksRoof *, const Metric *busbw);
-/* Reports that slow links are not certified, if the roof is NVLink's and there are too few samples to judge them. */
+/* If NVLink determines the roof, but there are too few samples to judge the links, records slow links as not
+ * certified. */
 void links_limit_samples(const LinksRoof *, const Metric *busbw, const char *collective, Outcome *);
 /* Formats "78 % of 450 GB/s, 18 NVLinks of 25 GB/s". The text is empty if the roof is not known. */
 void links_share(const LinksRoof *, const Metric *busbw, char *out, size_t n);

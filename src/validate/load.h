@@ -11,8 +11,8 @@ typedef struct LoadText {
  * empty if the load is not known. */
 LoadText load_text(const NvmlLoad *);
 
-/* Starts watching this rank's GPU. Returns NULL if that is not possible. */
+/* Starts watching this rank's GPU. Returns NULL if the GPU cannot be watched. */
 NvmlWatch *load_watch(const StageRank *);
-/* All ranks must call it. Stops watching this rank's GPU, and adds an entry for each rank to the result's facts.
- * Returns an array [world], which the caller frees. */
+/* Stops watching this rank's GPU, and adds an entry for each rank to the facts of the result. All ranks must
+ * call this function. Returns an array [world], which the caller frees. */
 NvmlLoad *loads_of_ranks(const StageRank *, NvmlWatch *);

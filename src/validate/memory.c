@@ -2,10 +2,10 @@
  * The device then compares each block with the pattern, and the host reads the blocks that differ. The share of free
  * memory and the time for all patterns limit the region's size. An error is reported with its address.
  *
- * The comparison consists of ops, which add the negated pattern as F32 and count the zeros. The sum of two numbers is 0
- * only if they are opposite, so every word of a pattern must be a finite nonzero number. The highest two exponent bits
- * of a word differ, so the sums are not denormal. The pattern starts at a different word in each of SHIFTS consecutive
- * blocks, so that a write to the wrong block is detected. */
+ * The comparison consists of ops that add the negated pattern as F32 and count the zeros. The sum of two
+ * numbers is 0 only if they are opposite, so every word of a pattern must be a finite nonzero number. The
+ * highest two exponent bits of a word differ, so the sums are not denormal. The pattern starts at a different
+ * word in each of SHIFTS consecutive blocks, so that a write to the wrong block is detected. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -208,7 +208,7 @@ static void report(const StageRank *r, const Seen *all) {
             outcome_add(
                 r->out, VALIDATE_FAIL, stage_suspect(r, i).s,
                 "%" PRId64
-                " words of its memory are wrong according to the device, but right according to the host",
+                " words of its memory are wrong according to the device, but correct according to the host",
                 s->unsure);
     }
     double least = all[0].gib;

@@ -52,8 +52,8 @@ void outcome_limit(Outcome *r, const char *fmt, ...) {
     WRITE(limit, fmt);
     if (outcome_has_limit(r, limit)) return;
     if (r->n_limits == OUTCOME_LIMITS)
-        snprintf(r->limit[OUTCOME_LIMITS - 1], sizeof limit, "more than the first %d limits of this stage",
-                 OUTCOME_LIMITS - 1);
+        snprintf(r->limit[OUTCOME_LIMITS - 1], sizeof limit,
+                 "further limitations of this stage, after the first %d", OUTCOME_LIMITS - 1);
     else
         snprintf(r->limit[r->n_limits++], sizeof limit, "%s", limit);
 }

@@ -64,7 +64,7 @@ typedef struct Outcome {
     /* n_lost: number of pieces of evidence that did not fit */
     int n_evidence, n_metrics, n_limits, n_facts, n_hashes, n_lost;
     int devices;    /* inventory: number of devices of the --device kind that this process sees */
-    bool exclusive; /* no other process can use the devices until this one ends */
+    bool exclusive; /* no other process can use the devices until this process ends */
     Evidence evidence[OUTCOME_EVIDENCE];
     Metric metric[OUTCOME_METRICS];
     char limit[OUTCOME_LIMITS][200]; /* the properties that are not certified */
@@ -75,8 +75,8 @@ typedef struct Outcome {
 #define PRINTS(n) __attribute__((format(printf, n, n + 1)))
 /* Adds evidence. If the list is full, the new evidence replaces less severe evidence. */
 void outcome_add(Outcome *, StageVerdict, const char *suspect, const char *fmt, ...) PRINTS(4);
-/* Adds a limit, which names something that is not certified. A repeated limit is stored once. If a fact, a metric or a
- * limit does not fit, a limit reports this. */
+/* Adds a limitation: something that is not certified. A repeated limitation is stored once. If the list of
+ * facts, metrics or limitations is full, a limitation records this. */
 void outcome_limit(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_fact(Outcome *, bool lasting, const char *name, const char *fmt, ...) PRINTS(4);
 void outcome_doing(Outcome *, const char *fmt, ...) PRINTS(2);
@@ -87,7 +87,7 @@ bool outcome_has_limit(const Outcome *, const char *limit);
 /* Adds a sample to the metric with this name, and creates the metric if necessary. Samples beyond
  * OUTCOME_SAMPLES are dropped. */
 void outcome_sample(Outcome *, const char *unit, double sample, const char *name);
-/* Sets the roof of a metric that has samples; 0 means that it is unknown. */
+/* Sets the roof of a metric that has samples. 0 means that the roof is unknown. */
 void outcome_roof(Outcome *, double roof, const char *name);
 const Metric *outcome_metric(const Outcome *, const char *name); /* returns NULL if there is no such metric */
 /* Merges the results of another run of the same stage. Repeated evidence is stored once. */

@@ -68,7 +68,8 @@ static const char *const ONE_RANK[] = {"llama-layouts fp64", "llama-layouts bf16
 
 /* ---- the list ---- */
 
-/* Returns the number of ranks per cell. Golden batches contain 8 sequences, so only powers of two divide them. */
+/* Returns the number of ranks per cell. Golden batches contain 8 sequences, so the number of ranks must be a
+ * power of two. */
 static int cell_ranks(const StageInput *in) {
     enum { MOST = 8 };
     int ranks = 1;

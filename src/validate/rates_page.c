@@ -1,5 +1,5 @@
-/* A bar is the median of this run, divided by the roof or, if no roof is known, by the median of the good run. All
- * bars share one axis, so that shares can be compared. */
+/* The length of a bar is the median rate in this run, divided by the roof or, if no roof is known, by the
+ * median in the good run. All bars share one axis, so that they can be compared. */
 #include "validate/rates_page.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 /* The colours used by tools/figure.py. */
 static const char *const BAR[] = {"#0072b2", "#009e73"}, GOOD[] = "#d55e00", ROOF[] = "#57606a";
 enum { AXIS = 320, LABEL = 250, BAR_HEIGHT = 10, ROW_HEIGHT = 16 }; /* pixels */
-/* A longer bar is cut off at the end of the axis. */
+/* The largest share that is drawn. A longer bar is cut off at the end of the axis. */
 static const double MOST_SHARE = 2;
 
 typedef struct Rate {
@@ -34,7 +34,7 @@ static Rate rate_of(const Validation *a, const ValidateRow *row, int i) {
                   compare_good_median(a, row, m->name)};
 }
 
-/* Returns the rate that counts as 100 %. If it is 0, there is no bar. */
+/* Returns the rate that is drawn as 100 %, or 0 if there is no bar. */
 static double whole(const Rate *r) { return r->roof > 0 ? r->roof : r->good; }
 
 static void each_rate(RatesPage *p, Str *out, void (*fn)(RatesPage *, const Rate *, Str *out)) {
@@ -130,7 +130,7 @@ static void put_legend(const RatesPage *p, Str *out) {
         put_name(p, i, out);
     }
     if (p->roofs) put_swatch(ROOF, 3, out);
-    if (p->roofs) str_puts(out, "roof, which the vendor states or which follows from the links");
+    if (p->roofs) str_puts(out, "roof: the rate that the vendor states, or that follows from the links");
     if (p->goods) put_swatch(GOOD, 3, out);
     if (p->goods) str_puts(out, "good run");
     str_puts(out, "</p>\n");

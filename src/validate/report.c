@@ -98,7 +98,7 @@ void validate_print_row(const Validation *a, const ValidateRow *row, Str *out) {
     str_puts(out, "\n");
 }
 
-/* Prints the limits of a stage. Limits that libraries A and B have in common are printed once. */
+/* Prints what a stage does not certify. Entries that libraries A and B have in common are printed once. */
 static void print_limits(const ValidateRow *row, const char *indent, Str *out) {
     const Outcome *a = row->a, *b = row->b;
     for (int i = 0; i < a->n_limits; i++) str_printf(out, "%snot certified: %s\n", indent, a->limit[i]);
@@ -124,10 +124,10 @@ static void print_libraries(const Validation *a, Str *out) {
         if (a->row[i].b)
             str_printf(out, "%-12s %-23s %s\n", a->row[i].name, STAGE_VERDICTS[outcome_verdict(a->row[i].a)],
                        STAGE_VERDICTS[outcome_verdict(a->row[i].b)]);
-    str_printf(
-        out,
-        "\nratios of the rates, B / A; all intervals of a stage hold together with a probability of %g %%\n",
-        100 * (1 - INTERVAL_ERROR));
+    str_printf(out,
+               "\nratios of the rates, B / A; all intervals of a stage hold simultaneously with a "
+               "probability of %g %%\n",
+               100 * (1 - INTERVAL_ERROR));
     for (int i = 0; i < STAGES; i++) print_classes(&a->row[i], out);
 }
 
@@ -373,7 +373,7 @@ static void html_limits(const Validation *a, Str *out) {
     for (int i = 0; i < STAGES; i++)
         if (a->row[i].a) print_limits(&a->row[i], "", &limits);
     if (limits.len) {
-        str_puts(out, "<div class=\"limits\"><h2>Limits of the verdict</h2><pre>");
+        str_puts(out, "<div class=\"limits\"><h2>Limitations of the verdict</h2><pre>");
         xml_text(out, limits.s);
         str_puts(out, "</pre></div>\n");
     }

@@ -1,6 +1,7 @@
-/* Measures the roofs of each device: the bandwidth of a copy, and the rate of a large GEMM in each type. All devices
- * work at the same time. A device is compared with the rates that the vendor states, and with the other devices.
- * Ranks on a CPU share the CPU, so only rank 0 measures it, for the comparison with the last good run. */
+/* Measures the roofs of each device: the bandwidth of a copy, and the rate of a large GEMM in each type. All
+ * devices work at the same time. A device is compared with the rates that the vendor states, and with the
+ * other devices. Ranks on a CPU share the CPU, so only rank 0 measures the CPU, for the comparison with the
+ * last good run. */
 #include "validate/roofs.h"
 
 #include <stdio.h>
@@ -84,9 +85,9 @@ static void finish(const StageRank *r, bool gpu, const NvmlLoad *load, int round
         outcome_limit(r->out,
                       "roofs: the speed of the CPU, because there is no good run (--good) to compare with");
     if (gpu && r->world == 1)
-        outcome_limit(r->out, "roofs: equal speed of siblings, because there is one GPU");
+        outcome_limit(r->out, "roofs: equal speed of siblings, because there is only one GPU");
     if (gpu && bench_peak(r->described, BF16) <= 0)
-        outcome_limit(r->out, "roofs: the stated rates of this GPU, which are not known");
+        outcome_limit(r->out, "roofs: the stated rates of this GPU, because they are not known");
 }
 
 /* Returns whether more rounds are needed for a comparison with a good run. On GPUs, these rounds are also performed

@@ -33,7 +33,7 @@ static const ValidateRow ROWS[] = {
 #include "validate/stages.def"
 };
 
-/* DEADLINE_S: number of seconds that a collective waits for a member, unless an option sets it. */
+/* DEADLINE_S: number of seconds that a collective waits for a member, unless an option sets this number. */
 enum { DEADLINE_S = 20, SLACK_S = 30 };
 static const double LEAST_SWEEP_S = 0.7, LEAST_GPU_SWEEP_S = 7, LEAST_VARIANT_S = 0.1;
 /* Time to open and close GPUs and NCCL: in the process that the stages share, and in each drill of `hang`. */
@@ -50,15 +50,15 @@ typedef struct Runner {
     const ValidateOptions *options;
     Turn *turn[2];  /* the current turns of library A and library B */
     bool exclusive; /* as in StageInput */
-    /* processes of earlier stages with open devices and library, or NULL if there is none */
+    /* processes of earlier stages, with open devices and an open library, or NULL if there is none */
     Isolation *kept[2];
     JobWatch watch; /* watches all processes */
     Validation *a;
-    bool is_live;     /* stderr is a terminal, which shows a line about the current stage */
+    bool is_live;     /* whether stderr is a terminal, so that a line shows the current stage */
     int64_t shown_ns; /* time at which the line was written, or 0 if the line is hidden */
 } Runner;
 
-/* ---- while a process runs ---- */
+/* ---- the progress line ---- */
 
 /* Shows "speed 6/9 | 3 s | run 41 of 60 s | all_reduce 4096 KiB". The stage's process can change the activity text
  * (`doing`) while this function reads it. */
@@ -184,8 +184,8 @@ static Isolated run_kept(Runner *x, bool is_b, double limit) {
     return isolation_run(x->kept[is_b], limit, &x->watch);
 }
 
-/* Returns the number of seconds after which a stage is killed. Drills of `hang` have separate limits. The stage must
- * judge the drills, so its limit is longer. */
+/* Returns the number of seconds after which a stage is killed. Drills of `hang` have separate limits. The
+ * stage must judge the drills, so the stage's limit is longer. */
 static double limit_of(const Turn *t) {
     const StageInput *in = &t->in;
     const double most = t->stage == STAGE_hang ? hang_most_seconds(in->exclusive)
@@ -309,13 +309,15 @@ static void sweep_variants(Runner *x, int stage, bool is_b, double seconds, Outc
                       N - i, (int)N);
 }
 
-/* Returns whether variants are run. Variants are not run under a launcher, or if the user has chosen one. */
+/* Returns whether variants are run. Variants are not run under a launcher, or if the user has chosen a
+ * variant. */
 static bool sweeps_variants(int stage, const Outcome *out) {
     return stage == STAGE_collectives && stage_is_nccl(out->transport) && !getenv("NCCL_ALGO") &&
            !getenv("NCCL_PROTO") && comm_processes() == 1 && outcome_verdict(out) < VALIDATE_FAIL;
 }
 
-/* Returns the number of seconds for a turn with variants, or 0 if this is too short to start a process. */
+/* Returns the number of seconds for a turn with variants, or 0 if that time is too short to start a
+ * process. */
 static double variants_seconds(const ValidateOptions *o, int stage, double seconds) {
     const double least = o->config->device == ON_CUDA ? LEAST_GPU_SWEEP_S : LEAST_SWEEP_S;
     return stage == STAGE_collectives && seconds / 2 >= least ? seconds / 2 : 0;
@@ -365,8 +367,8 @@ static void run_stage(Runner *x, ValidateRow *row, int stage, double all_seconds
     }
 }
 
-/* Opens the devices and library B before B's first stage, so that this does not use the stage's time. Errors are
- * ignored, because they will occur again in the stage. */
+/* Opens the devices and library B before B's first stage, so that the stage's time is not used for this.
+ * Errors are ignored, because they will occur again in the stage. */
 static void open_b(Runner *x, int stage) {
     if (!compares_libraries(x->options, stage) || x->kept[true] || x->exclusive || comm_processes() > 1)
         return;
@@ -399,8 +401,8 @@ static bool any_ran(const Validation *a) {
     return any;
 }
 
-/* Returns the seconds for a stage. Processes under a launcher have different clocks but need equal budgets. Such
- * processes ignore `gone`, the elapsed seconds, and count all stages as remaining. */
+/* Returns the time for a stage in seconds. Processes under a launcher have different clocks but need equal
+ * budgets. Such processes ignore `gone`, the elapsed seconds, and count all stages as remaining. */
 static double budget(const Runner *x, const Validation *a, int stage, double gone) {
     const ValidateOptions *o = x->options;
     const bool by_clock = comm_processes() == 1, gpu = o->config->device == ON_CUDA,
@@ -447,9 +449,9 @@ static void print_row(const Validation *a, const ValidateRow *row) {
     str_free(&line);
 }
 
-/* Under a launcher, this function runs in a separate thread when a signal arrives during a stage. If one process
- * ends, the other processes report its loss as a fault, and the launcher ends them. Processes that do not write the
- * report therefore wait for the process that writes it. */
+/* Under a launcher, this function runs in a separate thread when a signal arrives during a stage. If one
+ * process ends, the other processes report the loss of this process as a fault, and the launcher ends them.
+ * Processes that do not write the report therefore wait for the process that writes it. */
 static void report_interrupt(void *validation) {
     enum { REPORT_S = 1 }; /* longer than rank 0 needs */
     Validation *a = validation;

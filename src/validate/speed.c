@@ -1,11 +1,11 @@
 /* Measures speed between ranks: the bus bandwidth of collectives, the bandwidth of each pair of ranks in both
- * directions, and how long each rank needs for equal work (its arrival). Each round samples all of these, so that slow
- * changes of the machine affect all of them equally. A pair or a rank is slow if the entire confidence interval of its
- * median (base/statistics.h) is below a fraction of the upper quartile of its siblings. In a world of two ranks, the
- * only sibling is the other direction of the link, or the arrival of the other rank. The interval then has to be below
- * a fraction of the sibling's entire interval. If all links of a rank are slow, the rank is the suspect; otherwise, the
- * suspect is the link. If all links of the world are slow, the comparison with their roof (links_roof.h) detects
- * this. */
+ * directions, and how long each rank needs for equal work (its arrival). Each round samples all of these, so
+ * that slow changes of the machine affect all of them equally. A pair or a rank is slow if the entire
+ * confidence interval of its median (base/statistics.h) is below a fraction of the upper quartile of its
+ * siblings. In a world of two ranks, the only sibling is the other direction of the link, or the arrival of
+ * the other rank. In this case, the interval must be below a fraction of the sibling's entire interval. If
+ * all links of a rank are slow, the rank is the suspect; otherwise, the suspect is the link. If all links of
+ * the world are slow, the comparison with their roof (links_roof.h) detects this. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ enum { MOST_PAIRED = 12, SIZES = 2, ROUND_SAMPLES = 2, PASSES = 2, REPEATS = 2, 
 
 typedef struct Speed {
     StageRank *r;
-    bool second;      /* whether something was slow in the first world */
+    bool second;      /* whether a link or rank was slow in the first world */
     bool gpu, shared; /* shared: ranks share a device and its memory */
     /* message: bytes in a message over a link, more than the caches can hold; most: bytes in the largest collective */
     size_t message, most;
@@ -129,7 +129,7 @@ static void sample_link(Speed *s, int from, int to, bool keep) {
     if (keep) keep_rate(s, (double)s->message * 1e-9 / each, s->roof.of_pair, name);
 }
 
-/* Measures each rank's time for the same work. All ranks do this work simultaneously. */
+/* Measures each rank's time for an equal amount of work. All ranks do this work simultaneously. */
 static void sample_arrival(Speed *s, bool keep) {
     StageRank *r = s->r;
     const LinearAttr attr = {.fixed_order = false};
@@ -178,8 +178,8 @@ static bool has_time(const Speed *s) {
 
 static bool has_time_for_another_world(const Speed *s) { return is_within(s, s->r->in->seconds + 15); }
 
-/* Returns whether there is time for another round. A very slow link or rank must be identified, so links and ranks
- * are measured for longer than collectives. A second world gets the time that the first world was allowed. */
+/* Returns whether there is time for another round. A very slow link or rank must be identified, so links and
+ * ranks are measured for longer than collectives. A second world may use as much time as the first world. */
 static bool has_time_to_name(const Speed *s) {
     return s->second ? has_time_for_another_world(s) : is_within(s, 2 * s->r->in->seconds + 20);
 }
@@ -217,8 +217,8 @@ static const Metric *link_of(const Speed *s, int from, int to) {
     return outcome_metric(s->r->out, name);
 }
 
-/* Returns whether all links from and to a rank are slow. With two ranks, a slow link is not evidence against one of
- * them. */
+/* Returns whether all links from and to a rank are slow. With two ranks, a slow link is not evidence against
+ * either rank. */
 static bool is_rank(const bool *slow, int n, int rank) {
     bool all = n > 2;
     for (int k = 0; k < n; k++) all &= k == rank || slow[rank * n + k] || slow[k * n + rank];
@@ -311,7 +311,8 @@ static void find_roof(Speed *s) {
     free(ids), free(all);
 }
 
-/* Returns the rank whose links are slower than all other links, or -1 if there is none or it is unknown. */
+/* Returns the rank whose links are slower than all other links, or -1 if there is no such rank, or if it is
+ * unknown. */
 static int slowest_rank(const Speed *s) {
     static const double LEAST = 0.8;
     const int n = s->r->world;
@@ -356,8 +357,8 @@ static void report_roof(const Speed *s, const Slow *slow) {
 
 static size_t bytes_of(const Speed *s) { return s->most > s->message ? s->most : s->message; }
 
-/* Writes the memory before the measurement. Pages that were never written may all map to one page of zeros, which is
- * read faster. */
+/* Writes the memory before the measurement. Pages that were never written may all map to one page of zeros,
+ * and would be read faster. */
 static void touch(const Speed *s, char *at) {
     char *filled = mem_alloc(bytes_of(s));
     memset(filled, 1, bytes_of(s));

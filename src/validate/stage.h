@@ -33,7 +33,7 @@ typedef struct StageRank {
     int rank, world;
     int sharing;    /* number of ranks, including this one, on this rank's device */
     Outcome *out;   /* set on rank 0 only; NULL on other ranks */
-    int64_t end_ns; /* the end of the budget */
+    int64_t end_ns; /* the time at which the budget ends */
     char described[200], transport[200];
 } StageRank;
 
@@ -43,13 +43,14 @@ Err stage_on_ranks(const StageInput *, Err (*fn)(StageRank *));
 int stage_world(const StageInput *);
 bool stage_on_gpu(const StageInput *);
 
-/* These functions communicate between all ranks, through the host. All ranks must call them. */
+/* The following functions exchange data between all ranks, through the host. All ranks must call these
+ * functions. */
 void stage_gather(const StageRank *, const void *mine, void *all, size_t bytes); /* all: [world] */
 double stage_reduce(const StageRank *, CommReduction, double);
 void stage_barrier(const StageRank *);
 /* Returns whether less than this fraction of the budget has passed. Rank 0 decides for all ranks. */
 bool stage_has_time(const StageRank *, double fraction);
-/* Describes what the stage is doing. Only rank 0 records it. */
+/* Describes what the stage is doing. Only rank 0 records the description. */
 #define STAGE_DOING(r, ...) ((r)->out ? outcome_doing((r)->out, __VA_ARGS__) : (void)0)
 
 typedef struct Suspect {

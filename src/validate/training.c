@@ -149,7 +149,7 @@ static void judge_determinism(const StageRank *r, const Steps *a, const Steps *b
     for (int64_t i = 0; i < a->n; i++) {
         if (!isfinite(a->loss[i]) || !isfinite(a->norm[i])) {
             outcome_add(r->out, VALIDATE_FAIL, "not known",
-                        "the loss of step %d is %g, and its gradient norm %g", (int)i + 1, a->loss[i],
+                        "the loss of step %d is %g, and its gradient norm is %g", (int)i + 1, a->loss[i],
                         a->norm[i]);
             return;
         }
@@ -164,7 +164,7 @@ static void judge_determinism(const StageRank *r, const Steps *a, const Steps *b
     }
 }
 
-/* Ignores the first step, because it is the first to use the memory. */
+/* Judges whether the speed drifts. Ignores the first step, because it is the first to access the memory. */
 static void judge_drift(const StageRank *r, const Steps *s) {
     static const double MOST = 1.05;
     const int64_t third = (s->n - 1) / 3;

@@ -39,7 +39,7 @@ typedef struct ValidateOptions {
     const char *golden;
     double memory_share; /* share of a device's free memory that is tested */
     double allow;        /* for example, 0.05 means that a rate that is up to 5 % lower is not degraded */
-    bool allow_changes;  /* if true, versions may differ from the good run's */
+    bool allow_changes;  /* if true, versions may differ from those of the good run */
     int argc;            /* the command line, from which commands that repeat a stage are built */
     char **argv;
     /* called when a signal ends a run under a launcher */
@@ -53,7 +53,7 @@ typedef struct ValidateRow {
     int least_ranks;
     bool on_library, starts_processes, selected;
     Outcome *a, *b; /* b is set only with nccl_b; both are NULL if the stage was not run */
-    bool once;      /* rates were measured only once with each library, because there was too little time */
+    bool once;      /* whether there was too little time to measure rates more than once with each library */
 } ValidateRow;
 
 typedef struct Validation {

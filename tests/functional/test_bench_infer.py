@@ -80,7 +80,7 @@ for options, message in (
         (["--rounds", 0], "--rounds"),
         (["--top-p", 0.9], "--temperature above 0"),
         (["--prompt-tokens", 12, "--new-tokens", 5], "exceed the model's 16 positions"),
-        (["--model", "t5"], "bench infer measures a GPT"),
+        (["--model", "t5"], "bench infer supports only GPT"),
         (["--fp8-format", "hybrid"], "FP8"),
         (["--hidden-dropout", 0.2], "--hidden-dropout"),
         (["--load", "x"], "--load")):

@@ -266,7 +266,7 @@ for kind in ("BOOL", "U8", "I64", "F8_E4M3", "C64", "NEW"):
         else:
             tensors.write(folder / "model.safetensors", halves[0] | halves[1], {})
         said = convert("--from-hf", folder, "--save", WORK / "refused", expect=2)
-        assert f"tensors: 1 of a dtype that is not F64, F32, BF16 or F16: '{name}' ('{kind}')" in said, said
+        assert f"tensors: 1 with a dtype other than F64, F32, BF16 or F16: '{name}' ('{kind}')" in said, said
         assert not (WORK / "refused").exists(), said
         if sharded:
             tensors.write(folder / "1.safetensors", halves[1] | {name: weights[name]}, {})
@@ -307,7 +307,7 @@ source = with_tokens("source", {"tokenizer.json": TOKENIZER,
                      pad_token_id=-1, bos_token_id=[3, 37])
 said = convert("--from-hf", source, "--save", WORK / "tokens")
 for wrong in ("pad_token_id is '-1'", "bos_token_id is '[3,37]'"):
-    assert f"{wrong} in '{source}/config.json', which is not a token of this model" in said, said
+    assert f"{wrong} in '{source}/config.json', but this model has no such token" in said, said
 said = convert("--load", WORK / "tokens", "--to-hf", WORK / "told")
 assert all(path.name in said.split("wrote ")[1] for path in (WORK / "told").iterdir()), said
 assert token_ids(WORK / "told") == [3, [4, 6], None], ("generation_config.json goes before config.json, and that "
@@ -573,7 +573,7 @@ refuses(reference("beyond", i64([rows[0], rows[1][:-1] + [vocab]]), good["logits
         f"token {length - 1} of sample 1 is {vocab}")
 refuses(reference("nan", good["tokens"], (kind, [samples, length, vocab], content[:-8] + nan)),
         "not finite", "sample 1")
-for more, part in ((encoder(rows), "of an encoder-decoder, but the model is none"),
+for more, part in ((encoder(rows), "with an encoder-decoder, but the model is not an encoder-decoder"),
                    (encoder(rows[:1]), f'"encoder_tokens" is not I64 of shape [{samples}, positions]'),
                    (encoder(rows, [length, length + 1]),
                     f'"encoder_lengths" of sample 1 is {length + 1}, which is not in [1, {length}]'),
@@ -582,7 +582,7 @@ for more, part in ((encoder(rows), "of an encoder-decoder, but the model is none
 del t5_good["encoder_tokens"], t5_good["encoder_lengths"]
 said = convert("--from-hf", DATA / "t5-original",
                "--check", reference("no-encoder", t5_good["tokens"], t5_good["logits"]), expect=2)
-assert "the reference is not of an encoder-decoder, but the model is one" in said, said
+assert "the reference was computed without an encoder, but the model is an encoder-decoder" in said, said
 long = [[0] * 41]
 refuses(reference("long", i64(long), (kind, [1, 41, vocab], bytes(41 * vocab * 8))),
         "the reference has 41 positions, but the model has only 40")

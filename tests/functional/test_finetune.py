@@ -91,7 +91,7 @@ losses, evaluations, out = records(*LABELS, *FROM, "--epochs", 5)
 assert [e["epoch"] for e in evaluations] == [1, 2, 3, 4, 5] and evaluations[-1]["accuracy"] > 0.96, evaluations
 assert all(e["total"] == 37 for e in evaluations), out
 assert re.search(r"\nepoch 5 \| validation accuracy (1.0000, 37|0.9730, 36) of 37 \| loss 0.\d{4}\n", out), out
-assert "no classification_head: it is initialized from --seed 1234" in out, out
+assert "no classification_head: this part is initialized from --seed 1234" in out, out
 assert "lm_head, output_layer, binary_head are omitted" in out, out
 assert told(out) == {"task": "labels, 2 classes: neg, pos", "training": "256 samples; 5 epochs of 32 steps",
                      "validation": f"37 samples in {LABELS[-1]}"}, out
@@ -102,7 +102,7 @@ assert records(*SHUFFLED, *FROM, "--epochs", 5)[1][-1]["accuracy"] < 0.9
 DROPOUT = [*RACE, *FROM, "--epochs", 1, "--fp64", "--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--keep-last"]
 one, (evaluation,), out = records(*DROPOUT)
 assert len(one) == 4 and evaluation["total"] == 13, (one, evaluation)
-assert told(out) == {"task": "RACE, 4 choices per question, each of which is a sample",
+assert told(out) == {"task": "RACE, 4 choices per question, and each choice is a sample",
                      "training": "26 questions; 1 epoch of 4 steps", "validation": f"13 questions in {RACE[-1]}"}, out
 for layout in (["--tensor-model-parallel-size", 2, "--sequence-parallel"], ["--ranks", 2],
                ["--pipeline-model-parallel-size", 2],
@@ -209,7 +209,7 @@ refused("the checkpoint in", *LABELS, "--pretrained-checkpoint", WORK / "bert", 
 refused("'classification_head.weight' ('whole') is stored as [3, 32], but the model has [2, 32]", *QQP,
         "--pretrained-checkpoint", WORK / "mnli", "--use-checkpoint-args", "--epochs", 1)
 for family in "gpt", "t5":
-    refused(f"isotron: --task fine-tunes a BERT: set --model bert instead of {family}.", *LABELS, *SIZES,
+    refused(f"isotron: --task supports only BERT: set --model bert instead of {family}.", *LABELS, *SIZES,
             "--model", family, *TOKENS, "--epochs", 1)
 isotron("pretrain", *SIZES, "--model", "gpt", *TOKENS, "--mock-data", *PRETRAIN[4:], "--train-iters", 1,
         "--save", WORK / "gpt", "--save-interval", 1)
@@ -219,8 +219,7 @@ for words in ["--load"], ["--pretrained-checkpoint"], ["--use-checkpoint-args", 
     assert out == (f"isotron: '{WORK / 'gpt'}' contains a 'gpt' model, but a task fine-tunes a BERT model: "
                    "load a checkpoint of --model bert\n"), out
 assert isotron("finetune", expect=2).startswith("isotron: 12 problems with the options, the first: isotron finetune"
-                                                " trains a "
-                                                "BERT: set --model bert instead of gpt.\n")
+                                                " supports only BERT: set --model bert instead of gpt.\n")
 refused("needs the tokens [CLS] and [SEP]", *LABELS, *SIZES, "--tokenizer-type", "ByteLevelTokenizer", "--epochs", 1)
 refused("lower --global-batch-size, or add --keep-last", *LABELS[:3], write("few.tsv", ["a\tword", "b\tword"]),
         *LABELS[4:], *FROM, "--epochs", 1)

@@ -89,7 +89,7 @@ beams = [[PROGRAM, "generate", "--load", saved, "--prompt", "The ", *LENGTH, "--
 assert len({subprocess.run([*map(str, words)], capture_output=True, check=True).stdout for words in beams}) == 1
 told = generate("--load", WORK / "sinkhorn", "--prompt", "a", "--expert-model-parallel-size", 2, "--ranks", 1,
                 status=2)[1]
-assert "Set --ranks to 2" in told, told
+assert "Set --ranks to a multiple of 2" in told, told
 for words, message in ((["--load", WORK / "sinkhorn", "--prompt", "a", "a" * 9, "--tokens-to-generate", 30,
                          "--ranks", 2], "prompt 2: 9 prompt tokens and 30 new tokens exceed"),
                        (["--load", WORK / "sinkhorn", "--prompt", "a", "--expert-model-parallel-size", 2, "--ranks", 2,
@@ -137,8 +137,8 @@ for more in ["--tokenizer-type", "NullTokenizer", "--vocab-size", 1000], ["--tok
                                                                           / "tests/data/tokenizer/gpt2/merges.txt"]:
     out, told = generate("--prompt", "5", *more, status=2)
     assert not out, told
-    assert re.search(rf"the tokenizer {more[1]}( '.*vocab.json')? has (1000|900) ids, but the model in '.*' has 512: "
-                     rf"set --tokenizer-type and", told), told
+    assert re.search(rf"the tokenizer {more[1]}( '.*vocab.json')? has (1000|900) tokens, but the model in '.*' has "
+                     rf"512: set --tokenizer-type and", told), told
 
 # A checkpoint stores absolute paths of the tokenizer's files, so that it can be loaded in another working directory.
 for words in "GPT2BPETokenizer --vocab-file gpt2/vocab.json --merge-file gpt2/merges.txt", (
@@ -151,7 +151,7 @@ for words in "GPT2BPETokenizer --vocab-file gpt2/vocab.json --merge-file gpt2/me
 
 # A draft model must have the vocabulary of the model.
 for name, more, message in (("bytes", ["--vocab-size", 600],
-                             "its vocabulary has 600 ids, but the vocabulary of --load has 512"),
+                             "its vocabulary has 600 tokens, but the vocabulary of --load has 512"),
                             ("numbers", ["--tokenizer-type", "NullTokenizer", "--vocab-size", 512],
                              "token 0 has a different text than in the tokenizer of --load")):
     pretrain(data, WORK / name, "--train-iters", 1, "--lr-warmup-iters", 0, *more)

@@ -125,7 +125,7 @@ assert check(prompts=PROMPTS[:1], most=1)[1].count("generated 1 token in") == 1
 for most, ends, drafts, kept, passes in (9, [], 5, 5, 4), (2, [], 0, 0, 2), (9, [new[4]], 3, 2, 3):
     err = check("--speculative-model", WORK / "saved", "--num-speculative-tokens", 3, "--batch-invariant-mode",
                 ends=ends, most=most, passes=passes)[1]
-    assert f"  kept {kept} of {drafts} drafts of tokens, in {passes} passes\n" in err, err
+    assert f"  kept {kept} of {drafts} drafted tokens, in {passes} passes\n" in err, err
 check("--inference-max-requests", 1, prompts=["ab" * 40] * 2, ends=[], passes=20 + 20, shared=model.PAGE)
 check("--inference-dynamic-batching-max-tokens", 2, passes=3 + 19)  # the prompt has 5 tokens
 # The engine is suspended for most of the time. It then computes the prompt again, and the new tokens in another

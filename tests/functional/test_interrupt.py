@@ -155,12 +155,12 @@ ENDS = {  # options, exit status, message, what is left
                   "made with another tokenizer", NONE),
     "absent": (["--data-path", WORK / "absent"], 2, "cannot open", NONE),
     "alone": (["--data-path", WORK / "alone"], 2, "alone.idx", NONE),
-    "wrong": (["--data-path", spoilt("wrong")], 2, "the vocabulary has only 512 ids", NONE),
-    "later": (LATER, 2, "the vocabulary has only 512 ids", DONE),
-    "later, pruned": ([*LATER, "--most-recent-k", 1, "--async-save"], 2, "the vocabulary has only 512 ids", DONE),
+    "wrong": (["--data-path", spoilt("wrong")], 2, "the vocabulary has only 512 tokens", NONE),
+    "later": (LATER, 2, "the vocabulary has only 512 tokens", DONE),
+    "later, pruned": ([*LATER, "--most-recent-k", 1, "--async-save"], 2, "the vocabulary has only 512 tokens", DONE),
     "validation": (["--train-data-path", data[1], "--valid-data-path", WORK / "wrong", "--eval-iters", 1,
                     "--eval-interval", 6], 2,
-                   "the vocabulary has only 512 ids", DONE),
+                   "the vocabulary has only 512 tokens", DONE),
     "log closed": ([*data, "--log-jsonl", "/dev/full"], 3, "No space left on device", NONE),
     "log full": ([*data, "--log-jsonl", WORK / "long.jsonl"], 3, "File too large", DONE),
     "loss": (NAN, 1, "is not finite", REGULAR),
@@ -198,6 +198,6 @@ for name, (words, status, message, leaves) in ENDS.items():
 # If a checkpoint has another vocabulary, the error names the difference and the remedy.
 said = isotron(*BASE, *data, *SHORT, "--tokenizer-type", "NullTokenizer", "--vocab-size", 64, "--load", WORK / "short",
                "--save", WORK / "short", expect=2)
-assert "NullTokenizer has 64 ids, but the model in" in said, said
+assert "NullTokenizer has 64 tokens, but the model in" in said, said
 assert "to the tokenizer used in training, ByteLevelTokenizer" in said, said
 assert "for a new model, choose other folders" in said, said

@@ -109,7 +109,7 @@ assert several == ["note: 5 options have no effect; --check-options lists them."
 three = isotron("pretrain", *LAUNCHER, *NULL, *idle[:4])
 assert three.count("note: ") == 3 and "--rotary-base has no effect without" in three, three
 says(" ".join(idle) + " --split 1,1,1", "options are valid, 5 have no effect", "--use-mcore-models has no effect: ",
-     "--split has no effect with --mock-data: the three splits are equal")
+     "--split has no effect with --mock-data: training, validation and test data have equal")
 for theirs, ours in {"nproc_per_node": "ranks", "tp": "tensor-model-parallel-size", "learning-rate": "lr",
                      "resume": "load"}.items():
     says(f"--{theirs} 8", f"did you mean --{ours}?", expect=2)
@@ -136,10 +136,10 @@ for model in (["bert"], ["t5", "--decoder-seq-length", 16, "--vocab-extra-ids", 
 
 # With such a tokenizer, Megatron-LM ignores --vocab-size. In Isotron it sets the size of the model, and the run prints
 # a note.
-assert "note: the model has" not in out
+assert "note: --vocab-size" not in out
 larger = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--merge-file", WORK / "merges.txt",
                  "--vocab-size", 5)
-assert ("note: the model has --vocab-size 5 ids, but the tokenizer has 3; "
+assert ("note: --vocab-size is 5, but the tokenizer's vocabulary has 3 entries; "
         "Megatron-LM would use the tokenizer's number") in larger, larger
 
 # inspect --schedule takes the batch size from --step-batch-size-schedule.

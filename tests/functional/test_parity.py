@@ -197,19 +197,19 @@ for case, change, says in (
         ("bert-original", lambda t: t.pop("labels"), 'no "labels"'),
         ("bert-classes", lambda t: t.pop("classes"), 'no "is_random" or "classes"'),
         ("bert-classes", lambda t: t["classes"].__setitem__(1, t["classes"][1][::-1]),
-         '"classes" must be the only tensor of its field, of type I64'),
+         '"classes" must be the only tensor for its field and have type I64'),
         ("bert-classes", lambda t: t.update(is_random=t["classes"]),
-         '"is_random" must be the only tensor of its field, of type I64'),
+         '"is_random" must be the only tensor for its field and have type I64'),
         ("t5-original", lambda t: t.pop("enc_mask"), 'no "enc_mask"'),
         ("t5-original", lambda t: t["enc_tokens"][1].reverse(),
-         '"enc_mask" must be the only tensor of its field, of type I64'),
+         '"enc_mask" must be the only tensor for its field and have type I64'),
         ("gpt2-layouts", lambda t: t.update(enc_tokens=t["tokens"]),
          '"enc_tokens", which this --model gpt does not read'),
         ("gpt2-layouts", lambda t: t.update(pixels=t["tokens"]), "'pixels', which is not a field"),
         ("gpt2-layouts", lambda t: t["loss_mask"].__setitem__(0, "I32"),
-         '"loss_mask" must be the only tensor of its field, of type F32')):
+         '"loss_mask" must be the only tensor for its field and have type F32')):
     bad(changed(case, change, "batches.safetensors"), says)
-bad(renamed("mtp_1_loss"), "curve.json has the loss 'mtp_1_loss'", "it has 'lm loss', 'sop loss'")
+bad(renamed("mtp_1_loss"), "curve.json has the loss 'mtp_1_loss'", "the model has 'lm loss', 'sop loss'")
 bad(edited("bert-original", "curve.json", lambda s: s.replace('"sop loss"', '"lm_loss"', 1)),
     "step 2 has no number 'lm_loss'")
 bad(edited("gpt2-tiny", "curve.json",
@@ -226,7 +226,7 @@ assert "--hidden-dropout 0.1" in isotron("parity", GOLDEN / "gpt2-tiny", "--hidd
 for key in ("loss", "grad_norm", "clip", "lr"):
     bad(edited("llama-gqa", "curve.json", lambda s: s.replace(f'"{key}"', '"lost"', 1)),
         f"step 1 has no number '{key}'")
-bad(conf("llama-gqa", lambda s: s.replace("ffn-hidden-size = 40", "ffn-hidden-size = 16777216")), "of another shape")
+bad(conf("llama-gqa", lambda s: s.replace("ffn-hidden-size = 40", "ffn-hidden-size = 16777216")), "with another shape")
 bad(conf("llama-gqa", lambda s: s.replace("num-layers = 2", "num-layers = 65536")), "too few for --num-layers 65536")
 bad(conf("llama-gqa", lambda s: s + "num-experts = 8\n"), "mlp.router.weight", "no counterpart")
 isotron("parity", GOLDEN / "gpt2-tiny", "--json", WORK / "no" / "report.json", expect=2)

@@ -57,11 +57,11 @@ def check_printed(model, layout, words, gib, status):
              ", ".join(f"{name.replace('_', ' ')} {layout[name]}" for name in axes) +
              f", ZeRO stage {layout['zero']}" + ", sequence parallel" * ("--sequence-parallel" in words),
              f"batch: micro {p['batch']['micro']}, global {p['batch']['global']}, "
-             f"{p['batch']['microbatches']} microbatches a rank and step"]
+             f"{p['batch']['microbatches']} microbatches per rank and step"]
     chunks = words[words.index(VIRTUAL) + 1] if VIRTUAL in words else 1
     if layout["pipeline"] > 1:
         schedule = "interleaved" if chunks > 1 else "1f1b"
-        lines.append(f"pipeline: {schedule}, {chunks} stage{'s' * (chunks > 1)} a rank, "
+        lines.append(f"pipeline: {schedule}, {chunks} stage{'s' * (chunks > 1)} per rank, "
                      f"bubble {100 * p['bubble']:.1f} % of a step")
     most = next(m for m in p["memory"] if m["rank"] == p["largest"])
     assert most["total"] == max(m["total"] for m in p["memory"]), p
@@ -106,7 +106,7 @@ def check_found(said, node=8):
             int(zero)]),
                                value("--recompute-granularity", "none"), value("--micro-batch-size"),
                                *text(f["bytes"]).split(), f"{100 * f['bubble']:.1f}", "%"], (row, f)
-    assert rows[len(said["search"])] == f"options of the first: {said['search'][0]['options']}", rows
+    assert rows[len(said["search"])] == f"options of the first layout: {said['search'][0]['options']}", rows
 
 
 VIRTUAL = "--num-virtual-stages-per-pipeline-rank"

@@ -72,7 +72,7 @@ assert "its name is not iter_" in run("--load", WORK / "renamed", expect=2)
 # checkpoints.
 before = sorted(inner.rglob("*"))
 for words in ([], ["--load", straight], ["--load", inner, "--finetune"]):
-    assert f"--load '{inner}' to continue it" in run(*words, "--save", inner, expect=2), words
+    assert f"--load '{inner}' to continue that run" in run(*words, "--save", inner, expect=2), words
 run("--load", straight, "--skip-train", "--save", inner)  # an evaluation saves nothing
 assert before == sorted(inner.rglob("*"))
 assert "checkpoints after step 5 in" in run("--load", straight, "--save", straight, "--ckpt-step", 5)
@@ -113,7 +113,7 @@ for words, expected in {
     notes = {name: then for name, then in re.findall(r"^  note: --([^ :]+).*: (.*)$", said, re.M)}
     assert notes == expected, f"{words}: {notes}"
 said = run("--load", straight, "--no-bias-gelu-fusion", expect=2)
-assert "--no-bias-gelu-fusion is true, but the checkpoint has false; use its values" in said, said
+assert "--no-bias-gelu-fusion is true, but the checkpoint has false; use the checkpoint's values" in said, said
 
 # If the data has changed under the same names, the run continues, as in Megatron-LM, but Isotron prints a note.
 (WORK / "corpus.txt").write_text((ROOT / "tests/data/corpus.txt").read_text()[:3200])

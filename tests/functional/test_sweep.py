@@ -26,7 +26,7 @@ out = sweep(RIGHT + ["fp64 --tensor-model-parallel-size 3"], "--junit", WORK / "
 assert [c["verdict"] for c in cells()] == ["pass"] * 3 + ["skipped"], out
 assert "not a multiple of --tensor-model-parallel-size 3" in cells()[3]["reason"]
 assert [c["layout"] for c in cells()[:3]] == ["tp2", "dp2", "pp2"]
-assert "3 cells pass, 0 fail, 1 is skipped (not a pass), 1 line is of cases that are not given" in out
+assert "3 cells pass, 0 fail, 1 is skipped (not a pass), 1 line is for cases that are not given" in out
 number, = re.findall(r"gpt2-layouts +bf16 .* (0\.\d+) of the bound \(.*\), power [\d.]+ %", out)
 assert "R: the error divided by" in out and "power: the smallest" in out, out
 for lane in ("exact", "fp32", "bf16", "fp64"):
@@ -131,7 +131,7 @@ assert cells()[0]["command"].endswith("--pipeline-model-parallel-layout 'Ettt|tL
 smoke = [line for line in (ROOT / "tests/functional/layouts/smoke.list").read_text().splitlines()
          if "--expert-tensor-parallel-size" in line]
 out = sweep(smoke, "--lr", 0.02, cases=(ROOT / "golden" / "mixtral-layouts",), expect=1)
-assert "not localised: one rank also differs from the oracle, in step 2; every op agrees" in out, out
+assert "not localised: the one-rank run also differs from the oracle, in step 2; every op agrees" in out, out
 assert "localised" not in cells()[0], out
 
 # ---- a cell that hangs fails alone

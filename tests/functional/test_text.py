@@ -194,7 +194,7 @@ for name, data, at, line in [("cp1252", b"a\nb\x81", 3, 2), ("ascii", b"a\xe9", 
     where = f"line {line}: byte 0x{data[at]:02x} at offset {at} " if at is not None else "a NUL"
     said = preprocess(write("coded", data), options=[*FORMATS[0], "--input-encoding", name], expect=2)
     assert "coded'" in said and where in said and f"--input-encoding {name}" in said, (name, data, said)
-for name, part in (("latn1", "did you mean latin1"), ("klingon", "common ones are utf-8, latin1"),
+for name, part in (("latn1", "did you mean latin1"), ("klingon", "common encodings are utf-8, latin1"),
                    ("latin1//IGNORE", "is not known"), ("/", "is not known")):
     assert part in preprocess(WORK / "coded", options=["--input-encoding", name], expect=2)
 

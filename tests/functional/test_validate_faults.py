@@ -5,7 +5,7 @@ ONLY = ["--ranks", 4, "--seconds", 1, "--only"]
 named(validate(*ONLY, "compute", program=FAULTY, FAULTY="gemm 2 7", expect=1)[0]["compute"], "rank 2",
       "one bit flipped")
 named(validate(*ONLY, "compute", program=FAULTY, FAULTY="count 2 5", expect=1)[0]["compute"], "rank 2",
-      "but right according to the host")
+      "but correct according to the host")
 named(validate(*ONLY, "compute", program=FAULTY, FAULTY="gemm 2 2", expect=1)[0]["compute"], "rank 2",
       "the block of rank 3 differs from the result of the host, but that rank's own result does not")
 # The GEMMs of one dtype take longer than a rank may wait for the others.
@@ -26,7 +26,7 @@ named(validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="refuse:40", expect=
       " fails on rank ")
 named(validate(*ONLY, "memory", program=FAULTY, FAULTY="memory 3 1000", expect=1)[0]["memory"], "rank 3", "offset 1000")
 named(validate(*ONLY, "memory", program=FAULTY, FAULTY="count 2 5", expect=1)[0]["memory"], "rank 2",
-      "but right according to the host")
+      "but correct according to the host")
 named(validate(*ONLY, "training", program=FAULTY, FAULTY="gemm 1 101", expect=1)[0]["training"], "rank or transport",
       "two equal runs differ")
 # validate needs no temporary folder, so it leaves no temporary files.

@@ -30,7 +30,7 @@ if GPUS > 1:
         named(validate(*BRIEF, "collectives", *FAULTY_NCCL, FAULTY_NCCL=fault, expect=1)[0]["collectives"], "NCCL",
               words)
     LATER = ["--distributed-timeout-seconds-after-init", 20]
-    for fault, words in {"lost:9": "has waited 20 s", "error:9": "NCCL reports on rank",
+    for fault, words in {"lost:9": "has waited 20 s", "error:9": "NCCL reports an error on rank",
                          "refuse:9": " fails on rank "}.items():
         named(validate(*BRIEF, "collectives", *LATER, *FAULTY_NCCL, FAULTY_NCCL=fault, expect=1)[0]["collectives"],
               "NCCL", words)

@@ -46,9 +46,9 @@ pretrain --num-layers two => --num-layers expects a whole number, not 'two'
 pretrain --num-layers 2.5 => expects a whole number, not '2.5'
 pretrain --num-layers 0 => --num-layers must be from 1 to 65536, not 0
 pretrain --num-layers -3 => not -3
-pretrain --num-layers 99999999999999999999 => a number of size at most 9223372036854775807
-pretrain --lr 1e999 => a number of size at most 1.8e308, not '1e999'
-pretrain --lr 1e-400 => a number of size at least 4.9e-324, not '1e-400'
+pretrain --num-layers 99999999999999999999 => a number of magnitude at most 9223372036854775807
+pretrain --lr 1e999 => a number of magnitude at most 1.8e308, not '1e999'
+pretrain --lr 1e-400 => a number of magnitude at least 4.9e-324, not '1e-400'
 pretrain {run} --save= --save-interval 2 => --save expects a value, not ''
 pretrain {run} --load= => --load expects a value, not ''
 pretrain {run} --log-jsonl= => --log-jsonl expects a value, not ''
@@ -79,8 +79,8 @@ pretrain {run} --add-mlp-bias => --add-mlp-bias has no effect without --disable-
 pretrain {run} --add-attn-proj-bias => --add-attn-proj-bias has no effect without --disable-bias-linear: remove it
 pretrain {run} --rope-scaling-low-freq-factor 2 => has no effect without --use-rope-scaling: remove it
 pretrain {run} --window-attn-skip-freq 2 => has no effect without --window-size
-pretrain {run} --rope-attention-factor 2 => has no effect without --rope-short-factor
-pretrain {run} --disable-norm-weight --apply-layernorm-1p => --apply-layernorm-1p changes the weights of norms, which --disable-norm-weight removes: remove one of them.
+pretrain {run} --rope-attention-factor 2 => has no effect unless --rope-short-factor
+pretrain {run} --disable-norm-weight --apply-layernorm-1p => --apply-layernorm-1p changes the norm weights that --disable-norm-weight removes: remove one of these options.
 pretrain {run} --normalization RMSNorm --disable-norm-bias => --disable-norm-bias has no effect without --normalization LayerNorm
 pretrain {run} --add-output-layer-bias --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear => does not support a bias in the output layer
 pretrain {run} --qk-layernorm-whole => needs --qk-layernorm
@@ -88,7 +88,7 @@ pretrain {run} --cross-entropy-chunk-size 5 => --cross-entropy-loss-fusion
 pretrain {run} --gemm-sm-margin 4 => needs --device cuda
 pretrain {run} --cuda-graph-impl local => needs --device cuda
 pretrain {run} --fp8-keep-inputs => Add --fp8-format
-pretrain {run} --bf16 --fp8-format hybrid --fp8-keep-weights --ranks 2 --use-distributed-optimizer --cuda-graph-impl local => before a step's CUDA graph, but that graph gathers them
+pretrain {run} --bf16 --fp8-format hybrid --fp8-keep-weights --ranks 2 --use-distributed-optimizer --cuda-graph-impl local => before a step's CUDA graph, but that graph gathers the weights
 pretrain {run} --hidden-size 50 => not a multiple of --num-attention-heads 4
 pretrain {run} --num-attention-heads 5 => not a multiple of --num-query-groups 2
 pretrain {run} --tensor-model-parallel-size 3 => not a multiple of --tensor-model-parallel-size 3
@@ -99,7 +99,7 @@ pretrain {run} --train-samples 5 => --train-iters 12 and --train-samples 5 are m
 pretrain {run} --hidden-dropout 1 => must be less than 1
 pretrain {run} --seq-length 64 --max-position-embeddings 32 => --seq-length 64 is longer than
 pretrain {run} --vocab-size 40 => ByteLevelTokenizer needs --vocab-size of at least 256
-pretrain {run} --padded-vocab-size 511 => --padded-vocab-size 511 is less than the 512 ids of the ByteLevelTokenizer: raise or remove it
+pretrain {run} --padded-vocab-size 511 => --padded-vocab-size 511 is less than the 512 tokens of the ByteLevelTokenizer: raise or remove it
 pretrain {run} --save {work}/run.conf --save-interval 2 => is not a folder
 pretrain {run} --save {saved} --save-interval 0 => --save-interval must be at least 1
 pretrain {run} --load {work}/absent --exit-on-missing-checkpoint => contains no checkpoint
@@ -126,7 +126,7 @@ pretrain {run} --tokenizer-type HuggingFaceTokenizer --tokenizer-model gpt2 => c
 pretrain {run} --tokenizer-type HuggingFaceTokenizer --tokenizer-model t.model => cannot open 't.model'
 pretrain {run} --tokenizer-type HuggingFaceTokenizer --tokenizer-model {work}/deep => tokenizer.json' is nested too deeply
 pretrain {run} --tokenizer-type NullTokenizer => NullTokenizer needs --vocab-size
-pretrain {run} --fim-data => the ByteLevelTokenizer does not have these tokens of --fim-data|'<fim_prefix>' (--fim-prefix-token)|(--fim-eod-token);
+pretrain {run} --fim-data => the ByteLevelTokenizer does not have these tokens that --fim-data needs|'<fim_prefix>' (--fim-prefix-token)|(--fim-eod-token);
 pretrain {run} --fim-data --fim-split-sample x --fim-fragment-rate 1 --fim-pad-token none => 'none' (--fim-pad-token)|'x' (--fim-split-sample);
 pretrain {run} --fim-data --fim-split-sample x => --fim-split-sample needs --fim-fragment-rate
 pretrain {conf} --mock-data --fim-data => replace --mock-data with --data-path
@@ -148,12 +148,12 @@ pretrain {run} --exp-avg-dtype bf16 => need --use-precision-aware-optimizer
 pretrain {check} --hidden-size 50 => not a multiple of --num-attention-heads 4
 pretrain {check} --tokenizer-type HuggingFaceTokenizer --tokenizer-model {work}/absent => options are valid, 0 have no effect|absent
 pretrain {check} --tokenizer-type NullTokenizer --vocab-size 64 => NullTokenizer, vocabulary of 64|made with another tokenizer
-pretrain {check} --load {saved} --vocab-size 600 => has 600 ids, but the model in|has 512
+pretrain {check} --load {saved} --vocab-size 600 => has 600 tokens, but the model in|has 512
 pretrain {check} --load {saved} --num-layers 3 => --num-layers is 3, but the checkpoint has 2
 pretrain {check} --load {saved} --ckpt-step 7 => iter_0000007|--ckpt-step 1
 pretrain {check} --load {lean} => has no optimizer state (it was saved with --no-save-optim)
 pretrain {check} --load {work}/absent => contains no checkpoint
-pretrain {check} --save {saved} --save-interval 2 => to continue it
+pretrain {check} --save {saved} --save-interval 2 => to continue that run
 pretrain {check} --save {work}/run.conf/x --save-interval 2 => is not a folder
 pretrain {check} --save {work}/lines/x/y --save-interval 2 => lines
 pretrain {check} --save /proc/x/y --save-interval 2 => '/proc'
@@ -254,8 +254,8 @@ convert {export} --seed 3 => --seed is not used without --from-hf
 convert {export} --norm-epsilon 0.3 => contains a different model: --norm-epsilon
 convert --load {work}/absent --to-hf {work}/x => contains no checkpoint
 convert --load {saved} --check {text} --hf-dtype float16 => --hf-dtype is not used without --to-hf
-pretrain --tokenizer-sentencepiece-legacy => splits a text at special tokens
-pretrain --no-tokenizer-sentencepiece-ignore-extra-whitespaces => keeps consecutive blanks
+pretrain --tokenizer-sentencepiece-legacy => split texts at special tokens
+pretrain --no-tokenizer-sentencepiece-ignore-extra-whitespaces => keep consecutive blanks
 preprocess => needs a tokenizer: set --tokenizer-type|--input is required|--output-prefix is required
 preprocess --input {lines} --output-prefix {work}/corpus {bytes} => corpus_text_document.bin' exists|--overwrite
 preprocess --input {text} --output-prefix {work}/p {bytes} => line 1 of|not valid JSON|for plain text set --input-format text or paragraphs
@@ -510,8 +510,8 @@ def check_training_words(names):
     words = [f"--{name}{'' if value == 'true' else '=' + value}" for name, value in options.items()]
     said = isotron(*ask, *words, *more).splitlines()
     assert [line for line in said if " effect" in line] == [
-        "note: --wandb-project has no effect: Logs are not sent to a server; --tensorboard-dir and --log-jsonl write "
-        "files.",
+        "note: --wandb-project has no effect: Isotron does not send logs to a server. Use --tensorboard-dir or "
+        "--log-jsonl.",
         "note: --hidden-dropout, --attention-dropout, --micro-batch-size, --global-batch-size, --lr, "
         "--lr-warmup-iters, --lr-decay-style, --train-iters"
         " and 8 more have no effect in generate."], said
@@ -545,7 +545,8 @@ def check_tokenizer_of_checkpoint():
     isotron("generate", "--load", WORK / "relative", "--prompt", "a", "--tokens-to-generate", 0)
     (folder / "tokenizer.json").write_text("{}")
     said = isotron("generate", "--load", WORK / "relative", "--prompt", "a", expect=2)
-    assert "the tokenizer that the checkpoint names: " in said and "set --tokenizer-type with its files" in said, said
+    assert "the checkpoint's tokenizer cannot be opened: " in said, said
+    assert "set --tokenizer-type with its files" in said, said
     assert "note: the checkpoint stores no tokenizer: " in isotron("convert", "--from-hf", folder,
                                                                    "--save", WORK / "without")
     assert "set --tokenizer-type GPT2BPETokenizer" in isotron("generate", "--load", WORK / "without",

@@ -41,7 +41,7 @@ def read_reports(status, said, name="v"):
     judged = said.rpartition("verdict: ")[2].rpartition(" (")[0]
     parts = ["<title>Isotron validation, ", f": {HEADINGS[report['verdict']]}</h1>",
              judged.partition(", ")[2], report.get("conclusion", ""),
-             "Limits of the verdict" if "\nnot certified" in said else "", "<h2>Rates", "<h2>Provenance",
+             "Limitations of the verdict" if "\nnot certified" in said else "", "<h2>Rates", "<h2>Provenance",
              "<th>flags</th>", "</html>\n"]
     at = [page.find(part) for part in parts if part]
     assert at[0] >= 0 and at == sorted(at), (parts, at, page)

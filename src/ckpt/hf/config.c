@@ -33,9 +33,9 @@ static bool is_of_experts(const HfRow *row) {
     return row->option > OPTION_GROUP_MOE && row->option < OPTION_GROUP_INIT;
 }
 
-/* For a type with latent attention, returns the row for the number of leading layers without experts. Returns NULL for
- * other types. For a dense model with latent attention, this row contains the total number of layers, because no other
- * type describes such a model. */
+/* For a type with latent attention, returns the row for the number of leading layers without experts. Returns
+ * NULL for types without latent attention. For a dense model with latent attention, this row contains the
+ * total number of layers, because no other type describes such a model. */
 static const HfRow *dense_row(const HfRow *const *rows, int n) {
     const HfRow *first = NULL;
     bool latent = false;
@@ -242,9 +242,9 @@ static Err write_type(const HfType *t, const Config *c, DType dtype, const json_
     return e;
 }
 
-/* Writes config.json for the first type that fits the model. If no type fits, the error describes the nearest type: the
- * one that implies the fewest different values. Ties are broken in favour of the type with the fewest differences after
- * reading back. */
+/* Writes config.json for the first type that fits the model. If no type fits, the error describes the nearest
+ * type: the one that implies the fewest different values. Ties are broken in favour of the type with the
+ * fewest differences after its file is read back. */
 static Err write_first_fit(const Config *c, DType dtype, const json_t *tokens, Str *out, HfFamily *family) {
     const Config filled = hf_config_filled(c);
     int nearest = 0, fewest = INT_MAX, fewest_differences = INT_MAX, differences;

@@ -1,6 +1,6 @@
-/* Converts the config.json of a Hugging Face model to and from Isotron's options, for the model types in type.h. The
- * import interprets every key that transformers reads for the model's type. If it cannot interpret a key, it rejects
- * the file. */
+/* Converts the config.json of a Hugging Face model to and from Isotron's options, for the model types in
+ * type.h. The import interprets every key that transformers reads for the model's type. If the import cannot
+ * interpret a key, it rejects the file. */
 #pragma once
 
 #include <jansson.h>
@@ -21,8 +21,9 @@ Err hf_config_parse(const char *path, const Str *conf, Arena *, Config *);
  *   contain an output layer that is not a copy of the embedding;
  * - whether the model has layers that predict additional tokens (MTP): transformers never writes their weights. */
 void hf_config_fit(Config *, const Safetensors *weights);
-/* Sets whether a pretrained BERT has the sentence-pair head. It has this head if its type has one, and if either the
- * weights contain the head or init_missing is set. The options of other models are unchanged. */
+/* Sets whether a pretrained BERT has the sentence-pair head. The model has this head if its type has one, and
+ * if either the weights contain the head or init_missing is set. The options of other models are
+ * unchanged. */
 void hf_config_fit_heads(Config *, const Safetensors *weights, bool init_missing);
 /* Writes the text of config.json, and sets the family for the tensors' names. The type is hf_model_type if given, and
  * otherwise the first type that fits. Returns an error if this type (or, without hf_model_type, every type) cannot

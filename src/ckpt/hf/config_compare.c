@@ -21,7 +21,8 @@ static TextList plain_numbers(Arena *arena, const TextList *list) {
     return plain;
 }
 
-/* Resets latent attention's options for models without it, where they have no effect. */
+/* Resets latent attention's options for models without latent attention, in which these options have no
+ * effect. */
 static void plain_latents(Config *c, const Config *fresh) {
     if (!c->multi_latent_attention) {
         c->q_lora_rank = fresh->q_lora_rank, c->kv_lora_rank = fresh->kv_lora_rank;
@@ -215,8 +216,9 @@ Err hf_config_compare(const Config *a, const Config *b, Str *notes, int *differe
         const json_t *other = json_object_get(theirs, field);
         if (json_equal(value, other)) continue;
         if (is_dropout(field))
-            str_printf(notes, "note: %s is %s here and %s in config.json, which has no key for it\n", field,
-                       shown(value).s, shown(other).s);
+            str_printf(notes,
+                       "note: %s is %s here, but %s after import, because config.json has no key for it\n",
+                       field, shown(value).s, shown(other).s);
         else if (!(*differences)++)
             e = err_user("config.json would import as a different model: %s is %s in the checkpoint and %s "
                          "after import",

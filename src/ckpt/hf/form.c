@@ -23,7 +23,7 @@ void hf_refuse_inside(HfReader *r, const json_t *in, const char *key, const char
 
 void hf_refuse(HfReader *r, const char *key, const char *why) { hf_refuse_inside(r, NULL, key, why); }
 
-/* Returns a key's second name, or NULL if it has only one. */
+/* Returns a key's second name, or NULL if the key has only one name. */
 static const char *alias_of(const HfReader *r, const char *key) {
     for (int i = 0; i < r->num_rows; i++)
         if (r->rows[i]->form == &hf_form_alias && !strcmp(r->rows[i]->word, key)) return r->rows[i]->key;
@@ -64,7 +64,7 @@ bool hf_get_flag(HfReader *r, const json_t *in, const char *key, bool fallback) 
 
 const char *hf_get_text(HfReader *r, const json_t *in, const char *key, const char *fallback) {
     const json_t *v = hf_member(r, in, key);
-    if (v && !json_is_string(v)) hf_refuse_inside(r, in, key, "not a text");
+    if (v && !json_is_string(v)) hf_refuse_inside(r, in, key, "not a string");
     return v && json_is_string(v) ? json_string_value(v) : fallback;
 }
 

@@ -78,7 +78,7 @@ extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_exper
 
 /* ---- reading ---- */
 
-/* Sets an error that states the key's value and the reason, such as "key is 7, not a text". */
+/* Sets an error that states the key's value and the reason, such as "key is 7, not a string". */
 void hf_refuse(HfReader *, const char *key, const char *why);
 /* Like hf_refuse, for a key in the object `in`, or in the file's root object if `in` is NULL. */
 void hf_refuse_inside(HfReader *, const json_t *in, const char *key, const char *why);
@@ -96,8 +96,9 @@ const char *hf_get_text(HfReader *, const json_t *in, const char *key, const cha
 /* Returns the integer in config.json that determines `option` for this model type. Finds the type's row for that
  * option, and reads the row's key. */
 int64_t hf_get_option(HfReader *, int option);
-/* Returns n times the size that hf_get_option returns. The product must be within the range of the row's option. If it
- * is not, the error names the row's key if present, and otherwise the key that contains the size. */
+/* Returns n times the size that hf_get_option returns. The product must be within the range of the row's
+ * option. If the product is outside this range, the error names the row's key if present, and otherwise the
+ * key that contains the size. */
 int64_t hf_get_multiple(HfReader *, const HfRow *, int64_t n, int option);
 /* Returns the number of layers. Returns an error if the number exceeds the maximum of --num-layers. */
 int64_t hf_get_layers(HfReader *);
@@ -106,7 +107,7 @@ bool hf_is_rotated(HfReader *, int64_t i);
 /* Sets an option by appending `name = value`. */
 void hf_set_size(HfReader *, int option, int64_t);
 void hf_set_real(HfReader *, int option, double);
-/* Sets the option so that its field gets this value, even if the option names the opposite. */
+/* Sets the option so that its field has this value, even if the option's name states the opposite. */
 void hf_set_flag(HfReader *, int option, bool);
 /* Sets an option to a layer pattern such as "[1,0,1]". */
 void hf_set_pattern(HfReader *, int option, const bool *layer, int64_t layers);

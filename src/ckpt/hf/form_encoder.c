@@ -1,4 +1,5 @@
-/* Forms for encoders. The class name determines the heads. RoBERTa numbers positions differently. */
+/* Forms for encoders. The class name determines the heads. RoBERTa numbers positions differently from
+ * BERT. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,8 @@ const char *hf_bert_head(const Config *c) {
     return c->bert_binary_head ? PRETRAINING : MASKED;
 }
 
-/* Sets the option according to the class name; hf_config_fit_heads later corrects it according to the tensors. */
+/* Sets the option according to the class name; hf_config_fit_heads later corrects the option according to the
+ * tensors. */
 static void bert_heads_read(HfReader *r, const HfRow *row) {
     hf_set_flag(r, row->option, strcmp(head_of(r), MASKED) != 0);
 }
@@ -125,7 +127,8 @@ static void positions_after_padding_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->max_position_embeddings + HF_PADDING_ROWS);
 }
 
-/* Accepts only gelu, because RoBERTa's LM head always uses this activation, whatever the layers use. */
+/* Accepts only gelu, because RoBERTa's LM head always uses this activation, regardless of the layers'
+ * activation. */
 static void erf_activation_read(HfReader *r, const HfRow *row) {
     if (strcmp(hf_get_text(r, NULL, row->key, row->word), row->word))
         hf_refuse(r, row->key, "but only gelu, the activation of RoBERTa's head, is supported");

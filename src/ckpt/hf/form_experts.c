@@ -36,8 +36,8 @@ static void several_experts_read(HfReader *r, const HfRow *row) {
         hf_refuse(r, "num_experts_per_tok", "but this type of model needs two or more");
 }
 
-/* Reads whether sigmoids are divided by their sum. Isotron divides them if and only if a token has several
- * experts. */
+/* Reads whether sigmoids are divided by their sum. Isotron divides the sigmoids if and only if a token has
+ * several experts. */
 static void normalized_read(HfReader *r, const HfRow *row) {
     const bool several = hf_get_option(r, OPTION_moe_router_topk) > 1;
     if (hf_get_flag(r, NULL, row->key, row->fallback != 0) != several)
@@ -111,7 +111,7 @@ static void shared_experts_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->derived.moe_shared_size / w->config->derived.moe_ffn_hidden_size);
 }
 
-/* Reads the shared expert's width. The value 0 means that there is none. */
+/* Reads the shared expert's width. The value 0 means that there is no shared expert. */
 static void shared_width_read(HfReader *r, const HfRow *row) {
     const int64_t width = hf_get_count(r, row->key, (int64_t)row->fallback);
     if (width) hf_set_size(r, row->option, width);
@@ -129,7 +129,7 @@ static bool *listed_layers(HfReader *r, const char *key, int64_t layers) {
         const json_t *layer = json_array_get(list, k);
         const int64_t i = json_is_integer(layer) ? json_integer_value(layer) : -1;
         if (i < 0)
-            hf_refuse(r, key, "not a list of numbers of layers");
+            hf_refuse(r, key, "not a list of layer numbers");
         else if (i < layers)
             found[i] = true;
     }

@@ -27,8 +27,8 @@ static const json_t *get_object(HfReader *r, const char *key) {
     return v;
 }
 
-/* Returns the object with this key, or NULL if it is absent or empty. Returns NULL and sets an error if the object has
- * separate values for each kind of layer. */
+/* Returns the object with this key, or NULL if the object is absent or empty. Returns NULL and sets an error
+ * if the object has separate values for each kind of layer. */
 static const json_t *get_flat(HfReader *r, const char *key) {
     const json_t *v = get_object(r, key);
     if (has_objects(v)) hf_refuse(r, key, "but separate values for each kind of layer are not supported");
@@ -53,7 +53,7 @@ static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char
     const json_t *scaling = get_flat(r, SCALING), *kinds = get_object(r, PARAMETERS), *item;
     const char *name;
     *key = scaling ? SCALING : PARAMETERS;
-    if (scaling && kinds) hf_refuse(r, SCALING, "but rope_parameters is there too; remove one of them");
+    if (scaling && kinds) hf_refuse(r, SCALING, "but rope_parameters is also present; remove one of them");
     if (scaling && hf_member(r, scaling, "type") && !hf_member(r, scaling, "rope_type"))
         hf_refuse(r, SCALING, "but transformers reads rope_type, not type, for this type of model");
     json_object_foreach((json_t *)kinds, name, item) {
@@ -71,9 +71,9 @@ static const json_t *usual_rope(HfReader *r) {
     return r->usual_rope;
 }
 
-/* Returns the object that contains the rotation parameters, or NULL if there is none. In transformers, rope_scaling
- * (older files) takes precedence over rope_parameters. An empty object counts as absent. A type may define an object
- * that is used if neither exists. */
+/* Returns the object that contains the rotation parameters, or NULL if there is none. In transformers,
+ * rope_scaling (older files) takes precedence over rope_parameters. An empty object counts as absent. A type
+ * may define an object that is used if neither key exists. */
 static const json_t *find_rope(HfReader *r, const char **key) {
     if (has_two_rotations(r)) return find_rope_of_kind(r, FULL, key);
     const json_t *scaling = get_flat(r, *key = SCALING);
@@ -83,8 +83,8 @@ static const json_t *find_rope(HfReader *r, const char **key) {
                                                                          : usual_rope(r);
 }
 
-/* Reads a number from the object that find_rope returns, where it may have another name. If it is missing there, reads
- * it from the root object. */
+/* Reads a number from the object that find_rope returns, in which the number may have another name. If this
+ * object lacks the number, reads it from the root object. */
 static double get_rope_number(HfReader *r, const HfRow *row, const char **place) {
     const json_t *in = find_rope(r, place);
     const char *inside = row->word ? row->word : row->key;
@@ -196,7 +196,7 @@ static void chunks_read(HfReader *r, const HfRow *row) {
         const char *type = json_string_value(json_array_get(types, (size_t)i));
         const bool usual = size && hf_is_rotated(r, i);
         if (types && (!type || (strcmp(type, CHUNKED) && strcmp(type, FULL))))
-            hf_refuse(r, "layer_types", "not a list of chunked_attention or full_attention for each layer");
+            hf_refuse(r, "layer_types", "not a list with chunked_attention or full_attention for each layer");
         const bool named = type ? !strcmp(type, CHUNKED) : usual;
         chunked += named, wrong += named != usual;
     }
@@ -304,8 +304,8 @@ static const char *get_rope_type(HfReader *r, const json_t *in) {
     return in ? hf_get_text(r, in, "rope_type", hf_get_text(r, in, "type", "default")) : "default";
 }
 
-/* Reads whether layers with rotation normalize their heads without a gain. In transformers, heads are normalized after
- * the rotation, which cancels the rotation's attention factor. */
+/* Reads whether layers with rotation normalize their heads without a gain. In transformers, heads are
+ * normalized after the rotation, and the normalization cancels the rotation's attention factor. */
 static void rotated_norm_read(HfReader *r, const HfRow *row) {
     if (!hf_get_flag(r, NULL, row->key, row->fallback != 0)) return;
     const char *key;
@@ -320,7 +320,7 @@ static void rotated_norm_read(HfReader *r, const HfRow *row) {
 }
 
 /* Reads the rotary base for windowed layers, which have no scaling. If a type has no key for this base, only
- * rope_parameters contains it. */
+ * rope_parameters contains the base. */
 static void local_base_read(HfReader *r, const HfRow *row) {
     const char *key;
     const json_t *in = find_rope_of_kind(r, SLIDING, &key);
@@ -441,8 +441,8 @@ static json_t *factors_json(const TextList *factors) {
     return list;
 }
 
-/* Writes LongRoPE. For Phi-3, whose row has a fallback, writes the original length outside the object, because older
- * versions of transformers accept only three keys in it. */
+/* Writes LongRoPE. For Phi-3, whose row has a fallback, writes the original length outside the object,
+ * because older versions of transformers accept only three keys in the object. */
 static void long_rope_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const bool outside = row->fallback != 0;
@@ -535,8 +535,8 @@ static void scaled_by_default_write(HfWriter *w, const HfRow *row) {
         hf_put(w, PARAMETERS, json_pack("{s:s}", "rope_type", "default"));
 }
 
-/* Adds the temperature scale to the object that the SCALED row wrote, and also the original length if it is missing.
- * Without both keys, transformers cannot run these types. */
+/* Adds the temperature scale to the object that the SCALED row wrote, and also the original length if the
+ * object lacks this length. transformers cannot run these types unless both keys are present. */
 static void rope_temperature_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const double scale = f64_or(c->rope_temperature_scale, 0);

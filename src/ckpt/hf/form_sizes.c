@@ -159,14 +159,15 @@ static void gemma_gate_read(HfReader *r, const HfRow *row) {
     set_activation(r, row, strcmp(word, "gelu") ? word : "gelu_new", true);
 }
 
-/* Returns the activation's first name, or NULL if it has no name. */
+/* Returns the activation's first name, or NULL if the activation has no name. */
 static const char *activation_name(const Config *c) {
     int i = 0;
     while (i < N_ACTIVATIONS && ACTIVATIONS[i].activation != c->activation) i++;
     return i < N_ACTIVATIONS ? ACTIVATIONS[i].name : NULL;
 }
 
-/* Writes the activation if it has a name. Otherwise, the file describes another model, and reading it back fails. */
+/* Writes the activation if it has a name. Without a name, the file describes another model, and the check
+ * that reads the file back fails. */
 static void activation_write(HfWriter *w, const HfRow *row) {
     const char *name = activation_name(w->config);
     if (name) hf_put(w, row->key, json_string(name));
@@ -196,7 +197,7 @@ static void feed_forward_write(HfWriter *w, const HfRow *row) {
 
 /* ---- attention scores and logits ---- */
 
-/* Reads an integer by whose square root scores are divided. */
+/* Reads the integer whose square root divides the scores. */
 static void pre_attention_scalar_read(HfReader *r, const HfRow *row) {
     hf_set_real(r, row->option, 1 / sqrt((double)hf_get_size(r, row->key, (int64_t)row->fallback)));
 }
@@ -272,7 +273,7 @@ static void read_inside(HfReader *r, const json_t *in, const char *key, int opti
     hf_set_real(r, option, x);
 }
 
-/* MPT's original code reads keys that transformers ignores. These keys must have values that have no effect. */
+/* MPT's original code reads keys that transformers ignores. The values of such keys must have no effect. */
 static void mpt_attention_read(HfReader *r, const HfRow *row) {
     static const char SCALE[] = "softmax_scale", CLIP[] = "clip_qkv", BIAS[] = "alibi_bias_max",
                       NOT_APPLIED[] = "which transformers does not apply in this type of model";

@@ -151,7 +151,8 @@ static void attention_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, types);
 }
 
-/* Reads GPT-Neo's list of attention types. Each item is a list of words and the number of times it is repeated. */
+/* Reads GPT-Neo's list of attention types. Each item is a list of words and the number of times the list is
+ * repeated. */
 static void local_layers_read(HfReader *r, const HfRow *row) {
     static const char key[] = "attention_types";
     const int64_t layers = hf_get_layers(r), size = hf_get_size(r, row->key, (int64_t)row->fallback);
@@ -171,7 +172,7 @@ static void local_layers_read(HfReader *r, const HfRow *row) {
             r->windowed += local[n - 1];
         }
     }
-    if (!fits || n != layers) hf_refuse(r, key, "not a list of global and local for each layer");
+    if (!fits || n != layers) hf_refuse(r, key, "not a list that names global or local for each layer");
     if (r->windowed) str_printf(r->out, "window-size = %lld,0\n", (long long)size - 1);
     if (r->windowed && r->windowed < layers) hf_set_pattern(r, OPTION_window_attn_skip_freq, local, layers);
     free(local), json_decref(usual);

@@ -11,8 +11,8 @@ typedef struct HfQuantization {
     const char *method; /* quant_method in config.json's quantization_config */
     const char *numbers,
         *scales; /* suffixes that are appended to the weight's name to form the two tensors' names */
-    /* Describes the two tensors, without content, that store a weight of shape [.., out, in]. Returns false if
-     * the format cannot store it. */
+    /* Describes the two tensors, without content, that store a weight of shape [.., out, in]. Returns false
+     * if the format cannot store the weight. */
     bool (*describe)(const Tensor *weight, Tensor *numbers, Tensor *scales);
     /* Sets all values in the weight, in order. A value can be NaN or infinite. */
     void (*decode)(const Tensor *numbers, const Tensor *scales, float *out);

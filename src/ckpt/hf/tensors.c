@@ -166,8 +166,9 @@ static bool ends_with(const char *name, const char *end) {
 
 enum { NAME_BYTES = 160 };
 
-/* Sets `out` to a BERT norm's older name. Files converted from TensorFlow, such as the first bert-base-uncased, use it.
- * In transformers, both names are valid. Returns false if the tensor has no older name. */
+/* Sets `out` to a BERT norm's older name. Files converted from TensorFlow, such as the first
+ * bert-base-uncased, use this name. In transformers, both names are valid. Returns false if the tensor has no
+ * older name. */
 static bool older_name(const char *name, char out[NAME_BYTES]) {
     static const char *const NAMES[][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
                                            {"LayerNorm.bias", "LayerNorm.beta"}};
@@ -416,8 +417,8 @@ enum { MISSING, UNEXPECTED, SHAPE, TYPE, QUANTIZED, PROBLEMS };
 
 /* Returns an error that lists the problems. `headless` states whether head tensors are missing. */
 static Err report(const char *path, HfProblem problem[PROBLEMS], bool headless) {
-    static const char *const WHAT[PROBLEMS] = {"missing", "unexpected", "of another shape",
-                                               "of a dtype that is not F64, F32, BF16 or F16",
+    static const char *const WHAT[PROBLEMS] = {"missing", "unexpected", "with another shape",
+                                               "with a dtype other than F64, F32, BF16 or F16",
                                                "of a quantized weight with another shape or dtype"};
     Str text = {0};
     for (int i = 0; i < PROBLEMS; i++) hf_problem_report(&text, &problem[i], WHAT[i]);
@@ -576,7 +577,7 @@ int64_t hf_count(const HfTensor *t) {
     return n;
 }
 
-/* Returns the tensor's values as `dtype`. They are valid until the next call. */
+/* Returns the tensor's values as `dtype`. The values are valid until the next call. */
 static const void *gather_tensor(Export *x, const HfTensor *t, DType dtype) {
     free(x->bytes);
     x->bytes = mem_alloc((size_t)hf_count(t) * dtype_size(dtype));

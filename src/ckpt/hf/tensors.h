@@ -26,7 +26,7 @@ typedef enum HfLayout {
     PACKED_PAIRS
 } HfLayout;
 
-/* RoBERTa's first position is 1 + the id of its padding token, which is 1. */
+/* RoBERTa's first position is 1 + the id of its padding token, and this id is 1. */
 enum { HF_ALL_PARTS = -1, HF_ALL_GROUPS = -1, HF_PADDING_TOKEN = 1, HF_PADDING_ROWS = HF_PADDING_TOKEN + 1 };
 
 typedef struct HfTensor {
@@ -66,7 +66,7 @@ Err hf_detect(const Safetensors *, HfFamily *out);
 /* The tensors in a file that store a weight. */
 typedef struct HfStored {
     const Tensor *values;             /* NULL if the tensor is missing */
-    const Tensor *scales;             /* NULL if it is missing, or if the weight is not quantized */
+    const Tensor *scales;             /* NULL if the scales are missing, or if the weight is not quantized */
     const struct HfQuantization *how; /* NULL if the weight is not quantized */
 } HfStored;
 /* Finds a weight, with or without the leading "transformer." or "model.". */
@@ -85,7 +85,7 @@ void hf_scatter(const HfTensor *, const void *hf, DType hf_type, Device *, void 
 /* Checks the tensors in a file without allocating parameters. The error lists all tensors that are missing or
  * unexpected, or whose shape or type is wrong. */
 Err hf_check(const Safetensors *, const HfMap *);
-/* The expected family of a weight file, and whether heads that it lacks are initialized. */
+/* The expected family of a weight file, and whether heads that the file lacks are initialized. */
 typedef struct HfSource {
     HfFamily family; /* the family for the model's type; hf_detect may find its base model's family instead */
     bool init_heads;

@@ -27,7 +27,8 @@ void hf_tokens_take(json_t *tokens, const json_t *from, const char *where, int64
             json_object_set(tokens, KEYS[i], v);
         } else {
             char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
-            str_printf(notes, "note: %s is %s in %s, which is not a token of this model, so it is omitted\n",
+            str_printf(notes,
+                       "note: %s is %s in %s, but this model has no such token, so the key is omitted\n",
                        KEYS[i], quote_json(text).s, where);
             free(text);
         }

@@ -1,6 +1,6 @@
-/* Reads the token ids in a Hugging Face folder: bos_token_id, eos_token_id, pad_token_id and decoder_start_token_id.
- * Each is an id or a list of ids. The generate() function of transformers stops at the eos_token_id in
- * generation_config.json. */
+/* Reads the token ids in a Hugging Face folder: bos_token_id, eos_token_id, pad_token_id and
+ * decoder_start_token_id. The value of each key is an id or a list of ids. The generate() function of
+ * transformers stops at the eos_token_id in generation_config.json. */
 #pragma once
 
 #include <jansson.h>

@@ -35,7 +35,7 @@ Err nccl_load(const char *file, Nccl *n) {
                         file ? "Specify the path of a libnccl.so.2"
                              : "Install libnccl.so.2, or specify its path with --nccl-library");
     const char *missing = find_functions(n);
-    if (missing) return err_user("'%s' is not NCCL: it has no function %s", name, missing);
+    if (missing) return err_user("'%s' is not NCCL: the library has no function %s", name, missing);
     n->host_memory = dlsym(n->library, "nccl_host_memory") != NULL;
     if (n->GetVersion(&n->version) != NCCL_SUCCESS)
         return err_user("'%s': ncclGetVersion failed: use another libnccl.so.2", name);

@@ -28,8 +28,9 @@ enum { NCCL_SYMMETRIC = 1 }; /* ncclCommWindowRegister: all members register the
 /* `policy`: collectives that only copy between windows use no thread blocks */
 enum { NCCL_COPY_ENGINES = 2 };
 
-/* The first members of ncclConfig_t. NCCL copies the first `size` bytes, and `version` determines which members they
- * contain (parseCommConfig in init.cc). Later members keep their defaults, so all versions accept a prefix. */
+/* The first members of ncclConfig_t. NCCL copies the first `size` bytes, and `version` determines which
+ * members these bytes contain (parseCommConfig in init.cc). Later members keep their defaults, so all
+ * versions accept a prefix. */
 typedef struct NcclConfig {
     size_t size;
     unsigned magic, version;
@@ -75,9 +76,9 @@ typedef struct Nccl {
     const char *(*GetLastError)(NcclComm);
 } Nccl;
 
-/* Returns whether ranks may run as threads of one process. Before NCCL 2.24, the GPUs of such ranks access each other's
- * buffers directly, which fails because a Space (tensor/device.h) is mapped for only one GPU. Between processes, NCCL
- * copies through its own buffers. */
+/* Returns whether ranks may run as threads of one process. Before NCCL 2.24, the GPUs of such ranks access
+ * each other's buffers directly. This access fails, because a Space (tensor/device.h) is mapped for only one
+ * GPU. Between processes, NCCL copies through its own buffers. */
 bool nccl_shares_a_process(const Nccl *);
 /* Returns whether copies between windows can run on copy engines, as in version 2.28 and later. */
 bool nccl_has_windows(const Nccl *);

@@ -16,8 +16,8 @@ typedef struct Facts {
     int32_t lacks_peers;
 } Facts;
 
-/* Returns whether ranks may share a GPU. Since 2.30, NCCL allows this if NCCL_MULTI_RANK_GPU_ENABLE is set (see its
- * init.cc). Tests rely on it on machines with fewer GPUs than ranks. */
+/* Returns whether ranks may share a GPU. Since 2.30, NCCL allows this if NCCL_MULTI_RANK_GPU_ENABLE is set
+ * (see its init.cc). On machines with fewer GPUs than ranks, tests set this variable. */
 static bool may_share(const Nccl *n) {
     const char *v = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     return n->host_memory || (n->version >= 23000 && v && strcmp(v, "0") != 0);
@@ -63,9 +63,9 @@ static void open_transport(Comm *c, const Nccl *n, Device *device, const CommDev
 static Err load(const char *library, bool discrete, Nccl *n) {
     ERR_RETURN(nccl_load(library, n));
     if (n->host_memory && discrete)
-        return err_user("'%s' moves only host memory: remove --device cuda", library);
+        return err_user("'%s' transfers only host memory: remove --device cuda", library);
     if (!n->host_memory && !discrete)
-        return err_user("--nccl-library: NCCL moves only GPU memory: add --device cuda");
+        return err_user("--nccl-library: NCCL transfers only GPU memory: add --device cuda");
     if (n->host_memory && comm_processes() > 1)
         return err_user("'%s' supports only one process: use --ranks without a launcher", library);
     return ERR_OK;

@@ -45,12 +45,12 @@ typedef struct NcclState {
     Nccl nccl;
     Comm *comm;
     Device *device;
-    int most_blocks;          /* maximum number of thread blocks per kernel; 0 if NCCL chooses it */
+    int most_blocks;          /* maximum number of thread blocks per kernel; 0 if NCCL chooses the number */
     bool registers;           /* whether memory is registered as windows */
     NcclLink *links, *graphs; /* graphs: the link for graph launches, or NULL */
     NcclMemory *windows;
     NcclFlight *spare;
-    NcclFlight *calling; /* the operation in an NCCL call (which may wait for other members), or NULL */
+    NcclFlight *calling; /* the operation of the NCCL call that is running and may block, or NULL */
     CommKey calling_key;
     /* start of the call; INT64_MAX during a host operation, which prints warnings itself */
     int64_t calling_ns;
@@ -95,8 +95,9 @@ bool nccl_has_operation(const CommCall *);
 
 /* ---- windows.c ---- */
 
-/* Adds the operation's window offsets to the link's hash: the input's offset if other members read the input (in
- * reductions), and the output's offset if they write it (in all operations except reduce-scatter). */
+/* Adds the operation's window offsets to the link's hash: the input's offset if other members read the input
+ * (in reductions), and the output's offset if they write the output (in all operations except
+ * reduce-scatter). */
 void nccl_note_places(const NcclState *, NcclLink *, const CommCall *);
 void nccl_compare(Comm *);
 void nccl_attach(Comm *, const Group *, void *memory, size_t bytes);

@@ -112,8 +112,8 @@ static void check_async(const NcclState *s, const NcclLink *l, const NcclLink *b
     int error = NCCL_SUCCESS;
     NCCL(s, l->nccl, CommGetAsyncError, l->nccl, &error);
     if (error == NCCL_SUCCESS || error == NCCL_IN_PROGRESS) return;
-    snprintf(why, sizeof why, "NCCL reports on rank %d: %s; %s", s->comm->rank, s->nccl.GetErrorString(error),
-             s->nccl.GetLastError(l->nccl));
+    snprintf(why, sizeof why, "NCCL reports an error on rank %d: %s; %s", s->comm->rank,
+             s->nccl.GetErrorString(error), s->nccl.GetLastError(l->nccl));
     end_world(s, &busy->channel->key, busy->first, why);
 }
 

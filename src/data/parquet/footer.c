@@ -58,7 +58,7 @@ static Element read_element(Bytes *b) {
 
 static void read_column(Reader *r, const Element *e, int64_t leaf) {
     const char *problem = e->type < 0 || e->repetition == REPEATED
-                              ? "is nested or repeated; write its strings as a column of the top level"
+                              ? "is nested or repeated; write its strings as a top-level column"
                           : e->type != BYTE_ARRAY ? "has no strings; write it as a column of strings"
                                                   : NULL;
     const char *name = (const char *)e->name.at;
@@ -126,7 +126,7 @@ static ParquetChunk read_chunk(Reader *r, Bytes *b, Wanted *w) {
             m = read_metadata(b);
             continue;
         }
-        if (f.id == 1) w->problem = "is in another file; write one file";
+        if (f.id == 1) w->problem = "is stored in another file; write a single file";
         if (f.id == 8 || f.id == 9) r->encrypted = true;
         thrift_skip(b, f);
     }

@@ -1,4 +1,5 @@
-/* A Parquet file's footer: where the requested columns' pages are (parquet.thrift, FileMetaData). */
+/* A Parquet file's footer, which locates the pages of the requested columns (parquet.thrift,
+ * FileMetaData). */
 #pragma once
 
 #include "base/file.h"

@@ -35,8 +35,9 @@ struct Parquet {
     FileMap map;
     ParquetFooter footer;
     int n;
-    Column *columns;     /* [n] */
-    int64_t group, rows; /* index of the next row group; number of unread rows in the current group */
+    Column *columns; /* [n] */
+    /* group: index of the next row group; rows: number of unread rows in the current group */
+    int64_t group, rows;
     int64_t bytes;
 };
 
@@ -51,8 +52,8 @@ typedef struct PageHeader {
     bool has_crc, compressed;
 } PageHeader;
 
-/* Reads the nested header for the page type: field 5 for data pages, 7 for dictionaries, and 8 for data pages V2. Each
- * of the three numbers its fields differently. */
+/* Reads the nested header for the page type: field 5 for data pages, 7 for dictionaries, and 8 for data pages
+ * V2. The three types of header number their fields differently. */
 static void read_kind(Bytes *b, ThriftField kind, PageHeader *h) {
     const bool v2 = kind.id == 8;
     thrift_struct(b, kind);
@@ -148,7 +149,7 @@ static const char *open_data(Column *c, const PageHeader *h, Bytes data) {
     return strings_open(&c->strings, data, h->encoding);
 }
 
-/* Reads the next page, whatever its type. */
+/* Reads the next page of any type. */
 static Err open_page(Parquet *p, Column *c) {
     Bytes data;
     if (c->pages.at == c->pages.end) return unreadable(p, c, "pages are missing");
@@ -185,7 +186,7 @@ static Err next_value(Parquet *p, Column *c, ParquetText *out) {
     if (c->optional && (!runs_next(&c->levels, &level) || level > 1))
         return unreadable(p, c, "a page's definition levels are damaged");
     if (level && !strings_next(&c->strings, out))
-        return unreadable(p, c, "a page has fewer strings than rows, or a damaged one");
+        return unreadable(p, c, "a page has fewer strings than rows, or a damaged string");
     return ERR_OK;
 }
 

@@ -1,10 +1,11 @@
 /* Reads string columns from a Parquet file row by row (apache/parquet-format: README.md, parquet.thrift, Encodings.md,
  * Compression.md).
  *
- * The reader supports top-level columns of type BYTE_ARRAY, required or optional, and data pages of both versions. The
- * reader supports dictionaries, the encodings of data/parquet/values.h, and the codecs SNAPPY, GZIP, BROTLI, ZSTD and
- * LZ4_RAW. The file may also contain columns of any other kind. Requesting a column is a user error if it contains
- * lists, maps or structs, uses LZO or the older LZ4, is encrypted, or stores its data in other files.
+ * The reader supports top-level columns of type BYTE_ARRAY, required or optional, and data pages of both
+ * versions. The reader supports dictionaries, the encodings of data/parquet/values.h, and the codecs SNAPPY,
+ * GZIP, BROTLI, ZSTD and LZ4_RAW. The file may also contain columns of any other kind. Requesting a column is
+ * a user error if the column contains lists, maps or structs, uses LZO or the older LZ4, is encrypted, or
+ * stores its data in other files.
  *
  * The file is mapped. The reader needs memory for the locations of the requested columns in each row group,
  * and for a page and a dictionary of each requested column. A page may be at most 1 GiB large and, if it exceeds 64

@@ -46,10 +46,11 @@ typedef struct ThriftField {
     unsigned type; /* a ThriftType or an unknown number */
 } ThriftField;
 
-/* Reads the next field of a struct. The field must be {0} before the first call. Returns false at the end of
- * the struct. */
+/* Reads the next field of a struct. The caller must initialize the field to {0} before the first call.
+ * Returns false at the end of the struct. */
 bool thrift_next(Bytes *, ThriftField *);
-/* Each function reads the field's value. A field of another type is an error. */
+/* Each of the following functions reads a field's value. A field whose type the function does not support is
+ * an error. */
 int64_t thrift_int(Bytes *, ThriftField); /* a boolean is 0 or 1 */
 Bytes thrift_binary(Bytes *, ThriftField);
 void thrift_struct(Bytes *, ThriftField); /* starts reading the fields of a nested struct */

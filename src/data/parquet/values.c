@@ -60,7 +60,8 @@ static bool next_miniblock(Deltas *d) {
     return bytes_take(&d->in, d->size / 8 * d->width, &d->bits);
 }
 
-/* Reads the header and finds the end of the deltas, where `after` begins. An empty input has no values. */
+/* Reads the header of the deltas, and sets `after` to the bytes that follow the deltas. An empty input has no
+ * values. */
 static bool deltas_open(Deltas *d, Bytes in, Bytes *after) {
     *d = (Deltas){.in = in}, *after = in;
     if (in.at == in.end) return true;
@@ -97,7 +98,7 @@ static bool take_string(Bytes *b, uint64_t n, ParquetText *out) {
 const char *strings_dictionary(Strings *s, Bytes page, int64_t encoding, int64_t n) {
     if (s->dictionary) return "it has two dictionaries";
     if (encoding != PLAIN && encoding != PLAIN_DICTIONARY) return "its dictionary has an unknown encoding";
-    if (n < 0 || n > (page.end - page.at) / 4) return "its dictionary is shorter than its number of strings";
+    if (n < 0 || n > (page.end - page.at) / 4) return "its dictionary is too short for its number of strings";
     s->dictionary = mem_alloc(((size_t)n + 1) * sizeof *s->dictionary);
     for (; (int64_t)s->dictionary_size < n; s->dictionary_size++)
         if (!take_string(&page, bytes_little(&page, 4), &s->dictionary[s->dictionary_size]))
@@ -124,7 +125,7 @@ const char *strings_open(Strings *s, Bytes page, int64_t encoding) {
     case DELTA_LENGTH_BYTE_ARRAY:
         return deltas_open(&s->lengths, s->data, &s->data) ? NULL : DELTAS;
     default:
-        return "a page has an encoding that strings do not have";
+        return "a page has an encoding that is invalid for strings";
     }
 }
 

@@ -10,8 +10,8 @@
 #include "data/parquet/parquet.h"
 #include "data/parquet/thrift.h"
 
-/* A reader for the RLE/bit-packing hybrid encoding, which levels and dictionary indices use. The initial value is {.in,
- * .width} with width <= 32. */
+/* A reader for levels and dictionary indices, which have the RLE/bit-packing hybrid encoding. The initial
+ * value is {.in, .width} with width <= 32. */
 typedef struct Runs {
     Bytes in;
     unsigned width;            /* number of bits per value */
@@ -34,7 +34,7 @@ typedef struct Deltas {
     const unsigned char *widths, *bits;
     uint64_t bit;
     unsigned width;
-    uint32_t value, least; /* the next value; the minimum delta of the block */
+    uint32_t value, least; /* value: the next value; least: the minimum delta of the block */
 } Deltas;
 
 /* The strings in the pages of a column chunk. The initial value is {0}. */
@@ -52,7 +52,7 @@ typedef struct Strings {
  * n strings encoded as PLAIN. */
 const char *strings_dictionary(Strings *, Bytes page, int64_t encoding, int64_t n);
 const char *strings_open(Strings *, Bytes page, int64_t encoding);
-/* Reads the next string, which is valid until the next call. Returns false if no string is left, or if the next one is
- * damaged. */
+/* Reads the next string, which is valid until the next call. Returns false if no string is left, or if the
+ * next string is damaged. */
 bool strings_next(Strings *, ParquetText *out);
 void strings_free(Strings *); /* frees the strings, and resets the value to {0} */

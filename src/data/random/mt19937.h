@@ -1,7 +1,7 @@
-/* MT19937 (Matsumoto and Nishimura, 1998) as in numpy.random.RandomState and torch.Generator("cpu"): both seed the
- * generator with 32 bits by Knuth's recurrence and draw tempered 32-bit words. Megatron-LM shuffles documents and
- * samples with numpy's generator, and the cyclic sampler's epochs with torch's. The draws of both are reproduced
- * exactly. */
+/* MT19937 (Matsumoto and Nishimura, 1998) as in numpy.random.RandomState and torch.Generator("cpu"): both
+ * seed the generator with 32 bits by Knuth's recurrence and draw tempered 32-bit words. Megatron-LM shuffles
+ * documents and samples with numpy's generator, and the cyclic sampler's epochs with torch's. The draws of
+ * both generators are reproduced exactly. */
 #pragma once
 
 #include <stdint.h>
@@ -28,7 +28,8 @@ void mt19937_shuffle_i32(Mt19937 *, int32_t *, int64_t n);
 void mt19937_shuffle_i64(Mt19937 *, int64_t *, int64_t n);
 void mt19937_shuffle_u32(Mt19937 *, uint32_t *, int64_t n);
 
-/* Computes torch.randperm(n, generator=torch.Generator().manual_seed(seed)) on the CPU (ATen's randperm_cpu). For i = 0
- * .. n-2, element i is swapped with element i + u32 % (n - i). If n >= (2^32 - 1) / 20, 32-bit draws would be too
- * biased, so torch uses the inside-out shuffle with u64 % (i + 1), high word first. */
+/* Computes torch.randperm(n, generator=torch.Generator().manual_seed(seed)) on the CPU (ATen's randperm_cpu).
+ * For i = 0 .. n-2, element i is swapped with element i + u32 % (n - i). If n >= (2^32 - 1) / 20, 32-bit
+ * draws would be too biased, so torch uses the inside-out shuffle with u64 % (i + 1), where the high word of
+ * u64 is drawn first. */
 void mt19937_torch_randperm(uint32_t seed, int64_t *out, int64_t n);

@@ -8,7 +8,7 @@
 
 typedef struct Pcg64 {
     unsigned __int128 state, inc;
-    bool has_half; /* `half` is the high word of a 64-bit output, for the next 32-bit draw */
+    bool has_half; /* true if `half` holds the high word of a 64-bit output, for the next 32-bit draw */
     uint32_t half;
 } Pcg64;
 

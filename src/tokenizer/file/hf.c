@@ -69,7 +69,7 @@ Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *c
     ERR_RETURN(field_array(root, "tokenizer", "added_tokens", &added));
     ERR_RETURN(field_object(root, "tokenizer", "post_processor", &post));
     ERR_RETURN(field_object(root, "tokenizer", "decoder", &decoder));
-    if (!model && !made) return err_user("there is no \"model\" in it");
+    if (!model && !made) return err_user("the key \"model\" is missing");
     if (!made) ERR_RETURN(token_model_load(model, &h->model));
     ERR_RETURN(normalizer_load(normalizer, &h->normalizer));
     ERR_RETURN(pretokenizer_load(pre, &h->pre));
@@ -97,7 +97,8 @@ int32_t hf_usual_eod(const Tokenizer *t) {
     return usual(t, names);
 }
 
-/* Used if no tokenizer_config.json names the tokens, for example because train-tokenizer does not write this file. */
+/* This function is needed if no tokenizer_config.json names the tokens. For example, train-tokenizer does not
+ * write that file. */
 void hf_take_usual(Tokenizer *t) {
     static const char *const bos[] = {"<s>", "<bos>", NULL}, *const pad[] = {"<pad>", "[PAD]", NULL};
     if (t->bos < 0) t->bos = usual(t, bos);
@@ -126,8 +127,8 @@ typedef struct Encoding {
     Err err;
 } Encoding;
 
-/* Returns the origin of a part, as NormalizedString::convert_offsets does. An empty part is shifted by the start of the
- * text's origin. A part that is not within the text is returned unchanged. */
+/* Returns the origin of a part, as NormalizedString::convert_offsets does. The bounds of an empty part are
+ * shifted by the start of the text's origin. A part that is not within the text is returned unchanged. */
 static Origin origin_of(View v, Origin part) {
     if (part.begin == part.end && v.n) return (Origin){v.at[0].begin + part.begin, v.at[0].begin + part.end};
     if (part.begin >= part.end || part.end > v.n) return part;
@@ -168,8 +169,9 @@ static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
                     e);
 }
 
-/* Converts a span from bytes to characters, as BytesToCharOffsetConverter does. As in that class, a span that begins
- * past the end of the text is not converted, and a span that only ends past it gets a length of two characters. */
+/* Converts a span from bytes to characters, as BytesToCharOffsetConverter does. As in that class, a span that
+ * begins past the end of the text is not converted. A span that begins inside the text but ends past its end
+ * gets a length of two characters. */
 static Origin in_characters(const uint32_t *characters, size_t n, Origin at) {
     if (at.begin >= n) return at;
     const uint32_t begin = characters[at.begin];
@@ -245,7 +247,7 @@ Err hf_encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Id
 static Err decode_each(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out,
                        size_t *starts) {
     if (!decoder_joins_bytes(((const Hf *)t->impl)->decoder))
-        return err_user("offsets of tokens need a tokenizer.json with the decoder ByteLevel");
+        return err_user("token offsets require a tokenizer.json whose decoder is ByteLevel");
     for (size_t i = 0; i < n; i++) {
         starts[i] = out->len;
         ERR_RETURN(hf_decode(t, flags, ids + i, 1, out, NULL));

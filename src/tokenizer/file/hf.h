@@ -1,5 +1,5 @@
-/* A tokenizer made of the parts of a tokenizer.json. Several tokenizer types convert their files to a
- * tokenizer.json. */
+/* A tokenizer that consists of the parts of a tokenizer.json. Several tokenizer types convert their files to
+ * this format. */
 #pragma once
 
 #include <jansson.h>
@@ -7,14 +7,14 @@
 #include "tokenizer/model/token_model.h"
 #include "tokenizer/type.h"
 
-/* Sets impl and vocab_size. If `made` is not NULL, it replaces "model", and the tokenizer takes ownership of
- * it. */
+/* Sets impl and vocab_size. If `made` is not NULL, `made` replaces the "model" of `root`, and the tokenizer
+ * takes ownership of `made`. */
 Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *, Tokenizer *);
 /* Returns the first special token that has a common end-of-text name, or -1 if there is none. */
 int32_t hf_usual_eod(const Tokenizer *);
 
-/* If the beginning-of-sequence or the padding token is missing, sets it to a special token with a common name for
- * it. */
+/* Sets a missing beginning-of-sequence or padding token to a special token with a common name, such as <s> or
+ * <pad>. */
 void hf_take_usual(Tokenizer *);
 /* Replaces the tokens that TOKENIZER_ADD_SPECIAL adds before and after a text; -1 means no token. */
 void hf_put_around(Tokenizer *, int32_t before, int32_t after);

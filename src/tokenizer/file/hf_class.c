@@ -138,8 +138,8 @@ int hf_class_sentinels(const HfConfig *c) {
     return n < 0 ? 0 : n < 1 << 16 ? (int)n : 1 << 16;
 }
 
-/* Returns the parts of a T5 tokenizer. Without extra_special_tokens, it has the additional tokens <extra_id_0>,
- * <extra_id_1>, ... */
+/* Returns the parts of a T5 tokenizer. Unless the settings contain extra_special_tokens, the tokenizer has
+ * the additional tokens <extra_id_0>, <extra_id_1>, ... */
 static json_t *t5_parts(const HfConfig *c, json_t *charsmap) {
     static const char KEY[] = "additional_special_tokens";
     json_t *extra = json_object_get(c->settings, KEY);
@@ -173,7 +173,7 @@ static json_t *albert_parts(const HfConfig *c, json_t *charsmap) {
     return made;
 }
 
-/* ---- choice of the class ---- */
+/* ---- selection of the class ---- */
 
 #define GPT2_TOKENS "unk_token=<|endoftext|> bos_token=<|endoftext|> eos_token=<|endoftext|>"
 #define ROBERTA_TOKENS                                                                                       \
@@ -348,7 +348,7 @@ Err hf_class_find(const HfConfig *c, const json_t *tokenizer, const HfClass **ou
                     c->dir, named);
 }
 
-/* ---- building ---- */
+/* ---- construction of a tokenizer.json ---- */
 
 static void set_defaults(const HfClass *class, HfConfig *c) {
     for (const char *s = class->tokens; *s;) {

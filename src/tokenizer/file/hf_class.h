@@ -1,7 +1,7 @@
-/* Tokenizer classes of transformers that read only the vocabulary of tokenizer.json, or of other files. A
- * class builds the other parts from tokenizer_config.json, such as do_lower_case of a BertTokenizer, or
- * add_prefix_space of a RobertaTokenizer. Source: AutoTokenizer and models/<model>/tokenization_<model>.py of
- * transformers 5.24. */
+/* Tokenizer classes in transformers that read only a vocabulary from tokenizer.json or other files. A class
+ * builds the other parts of the tokenizer from settings in tokenizer_config.json, such as do_lower_case
+ * (BertTokenizer) or add_prefix_space (RobertaTokenizer). Source: AutoTokenizer and
+ * models/<model>/tokenization_<model>.py of transformers 5.24. */
 #pragma once
 
 #include <jansson.h>
@@ -15,12 +15,12 @@ typedef struct HfClass {
     const char *model;               /* the model type in a tokenizer.json */
     const char *tokens;              /* default tokens: "key=text key=text" */
     json_t *(*parts)(const HfConfig *, json_t *charsmap);
-    /* Keys of the tokens before and after a text. Unless own_post or forgets_post is set, a post_processor in
-     * tokenizer.json takes precedence. If both are NULL, the tokens are bos_token (if add_bos_token is set) and
-     * eos_token (if add_eos_token is set). */
+    /* The settings that name the tokens before and after a text. Unless own_post or forgets_post is set, a
+     * post_processor in tokenizer.json takes precedence. If `before` and `after` are both NULL, the tokens
+     * are bos_token (if add_bos_token is set) and eos_token (if add_eos_token is set). */
     const char *before, *after;
-    /* The form of a text pair A and B. < and > represent the tokens `before` and `after`, and the tokens after | have
-     * type 1. NULL means <A>|<B> */
+    /* The form of a text pair A and B. < and > represent the tokens `before` and `after`, and the tokens
+     * after | have type 1. NULL means <A>|<B>. */
     const char *pair;
     bool own_post, forgets_post, plain;
 } HfClass;
@@ -37,7 +37,7 @@ Err hf_class_build(const HfClass *, HfConfig *, const json_t *root, json_t **out
 
 /* Returns a boolean from the settings. If the key is missing or null, returns the fallback. */
 bool hf_class_flag(const HfConfig *, const char *key, bool fallback);
-/* Like hf_class_flag, but the value null means false. */
+/* Like hf_class_flag, but returns false if the value is null. */
 bool hf_class_flag_or_null(const HfConfig *, const char *key, bool fallback);
 /* Returns the number of tokens <extra_id_0>, <extra_id_1>, ... of a T5 tokenizer. */
 int hf_class_sentinels(const HfConfig *);

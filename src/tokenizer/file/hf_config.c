@@ -38,8 +38,9 @@ static const json_t *content_of(const json_t *token) {
     return json_is_object(token) ? json_object_get(token, "content") : token;
 }
 
-/* Computes AddedToken(**token), or AddedToken(text, special=True). The result has the key "normalized" only if the
- * original token has this key. Without the key, a token counts as normalized unless it is or becomes special. */
+/* Computes AddedToken(**token) or, if `token` is a text, AddedToken(text, special=True). The result has the
+ * key "normalized" only if the original token has this key. A token without the key is treated as normalized
+ * unless the token is or becomes special. */
 static Err token_of(const json_t *token, const char *file, json_t **out) {
     static const char *const FLAGS[] = {"single_word", "lstrip", "rstrip"};
     const json_t *content = content_of(token);
@@ -78,8 +79,9 @@ static Err declare(HfConfig *c, json_t *ids, const json_t *token, json_int_t id,
     const char *text = text_of(made), *other = json_string_value(json_object_get(ids, key));
     Err e = ERR_OK;
     if (other && strcmp(text, other))
-        e = err_user("'%s/%s' gives '%.60s' the id %s, which '%.60s' has in %s", c->dir, file, text, key,
-                     other, json_string_value(json_object_get(json_object_get(c->declared, other), "from")));
+        e = err_user("'%s/%s' gives '%.60s' the id %s, which '%.60s' already has in %s", c->dir, file, text,
+                     key, other,
+                     json_string_value(json_object_get(json_object_get(c->declared, other), "from")));
     json_object_set(ids, key, json_object_get(made, "content"));
     json_object_set_new(c->declared, text, made);
     return e;
@@ -110,8 +112,8 @@ static bool is_named(const char *key) {
     return false;
 }
 
-/* Adds the content of special_tokens_map.json to the settings. Its tokens are special, and its extra_special_tokens are
- * appended to those of tokenizer_config.json. */
+/* Adds the content of special_tokens_map.json to the settings. The tokens in this file are special, and its
+ * extra_special_tokens are appended to those of tokenizer_config.json. */
 static void merge_map(HfConfig *c, const json_t *map) {
     const char *key;
     json_t *value;
@@ -242,7 +244,7 @@ static bool names_token(const char *key, const json_t *value) {
            (json_is_string(value) || json_object_get(value, "content"));
 }
 
-/* Returns whether a setting names this text. If so, the token is special. */
+/* Returns whether a setting names this text. A token with a named text is special. */
 static bool names_text(const HfConfig *c, const char *text) {
     const char *key, *named;
     json_t *value;
@@ -302,9 +304,9 @@ static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     return e;
 }
 
-/* Adds a token from the settings if no token has its text. A declared token keeps its flags. If `again` is set, the
- * flags of an existing token are replaced. The reason is that transformers treats two settings with the same text and
- * different flags as two tokens, and applies the flags of the second token. */
+/* Adds a token from the settings if no token has its text. A declared token keeps its flags. If `again` is
+ * set, the flags of an existing token are replaced, because transformers treats two settings with the same
+ * text and different flags as two tokens, and applies the flags of the second. */
 static Err put_named(const HfConfig *c, json_t *tokens, const json_t *value, bool named, bool again) {
     if (!value || json_is_null(value) || (named && !json_is_string(value) && !json_is_object(value)))
         return ERR_OK;

@@ -129,8 +129,8 @@ static json_t *vocab_of(const SpmModel *m, bool unigram) {
 
 static json_t *piece(const char *text, double score) { return json_pack("[s,f]", text, score); }
 
-/* Makes the vocabulary of XLM-RoBERTa with fairseq's ids. It consists of four special tokens, all pieces
- * except the first three, and the mask token. */
+/* Makes the vocabulary of XLM-RoBERTa with fairseq's ids. The vocabulary consists of four special tokens, all
+ * pieces except the first three, and the mask token. */
 static json_t *fairseq_vocab(const SpmModel *m, const HfConfig *c) {
     static const char *const FIRST[][2] = {{"bos_token", "<s>"},
                                            {"pad_token", "<pad>"},
@@ -236,7 +236,8 @@ static json_t *whole(const SpmModel *m, const HfConfig *c) {
     return made;
 }
 
-/* Renames each piece that is not normal to the text that tokenizer_config.json declares for its id. */
+/* Replaces the text of each special piece by the text that tokenizer_config.json declares for the piece's
+ * id. */
 static void rename_pieces(const SpmModel *m, const HfConfig *c, json_t *vocab) {
     const char *text;
     json_t *token;
@@ -261,7 +262,7 @@ static json_t *without_class(const SpmModel *m, HfConfig *c) {
     json_t *made = whole(m, c), *declared, *vocab = vocab_of(m, m->kind == SPM_UNIGRAM);
     size_t n;
     const char *unk = vocab_text(m->vocab, m->unk, &n), *text;
-    /* each stretch of text between declared tokens gets a prefix */
+    /* declared tokens are not normalized, so that each stretch of text between them gets a prefix */
     json_object_foreach(c->declared, text, declared) if (m->normalizer.dummy_prefix)
         json_object_set_new(declared, "normalized", json_false());
     if (m->kind == SPM_UNIGRAM)

@@ -1,5 +1,5 @@
 /* Reads vocabularies from files other than tokenizer.json. The result has the form of a tokenizer.json, as
- * hf_class_build requires: {"model": {"vocab": ..., "merges": ...}}. Errors name the file. */
+ * hf_class_build requires: {"model": {"vocab": ..., "merges": ...}}. Error messages name the file. */
 #pragma once
 
 #include <jansson.h>

@@ -109,8 +109,8 @@ static json_t *template_of(const Tokenizer *t, const HfClass *class, const int32
                      "special_tokens", p.tokens);
 }
 
-/* Returns whether transformers would choose the same class for the unchanged files next to a model of type
- * export_type. */
+/* Returns whether the files can be copied unchanged, because transformers would choose the same class for
+ * them next to a model of type export_type. */
 static bool can_copy(const Opening *o) {
     const HfClass *class = NULL;
     HfConfig exported = o->config;
@@ -121,8 +121,8 @@ static bool can_copy(const Opening *o) {
     return o->is_json && !e.code && class == o->class && !(o->config.exists && o->options->num_extra_tokens);
 }
 
-/* Completes `built` so that it is a tokenizer.json, and returns its text. `around` contains the tokens before and after
- * a text, or is NULL if `built` already has the post_processor. */
+/* Completes `built`, and returns the text of the resulting tokenizer.json. `around` contains the tokens
+ * before and after a text, or is NULL if `built` already has the post_processor. */
 static char *export(const Opening *o, json_t *built, const Tokenizer *t, const int32_t *around) {
     const TokenizerConfig *c = o->options;
     json_t *list = json_object_get(built, "added_tokens");
@@ -137,7 +137,7 @@ static char *export(const Opening *o, json_t *built, const Tokenizer *t, const i
         json_object_del(token, "from"), json_object_del(token, "given");
     }
     json_object_set_new(built, "version", json_string("1.0"));
-    json_t *trims = json_object_get(built, "post_processor"), /* the class trims offsets */
+    json_t *trims = json_object_get(built, "post_processor"), /* the class's processor, which trims offsets */
         *template = around ? template_of(t, o->class, around) : NULL;
     if (template && json_is_object(trims))
         template = json_pack("{s:s,s:[O,o]}", "type", "Sequence", "processors", trims, template);
@@ -159,7 +159,7 @@ static Err finish(Opening *o, Tokenizer *t) {
     if (!e.code) {
         json_object_set_new(built, "added_tokens", added);
         e = hf_load(built, o->is_made ? &o->made : NULL, o->options, t);
-        o->is_made = false; /* hf_load takes ownership */
+        o->is_made = false; /* hf_load has taken ownership of `made` */
     }
     if (!e.code) {
         int32_t around[2];
@@ -231,8 +231,8 @@ static Err read_vocabulary(Opening *o, const char *dir) {
     if (o->root) return ERR_OK;
     ERR_RETURN(read_root(o));
     if (o->class || json_object_get(o->root, "normalizer")) return ERR_OK;
-    return err_user("'%s' is only a vocabulary, and '%s/tokenizer_config.json' names no class that uses it: "
-                    "put a tokenizer.json next to it",
+    return err_user("'%s' contains only a vocabulary, and '%s/tokenizer_config.json' names no class that "
+                    "uses this vocabulary: add a tokenizer.json to the folder",
                     o->path, dir);
 }
 
@@ -246,10 +246,11 @@ static Err open_folder(const TokenizerConfig *c, Tokenizer *t) {
     const bool folder = file_is_dir(c->model);
     char *dir = folder ? mem_strdup(c->model) : folder_of(c->model);
     Opening o = {.options = c, .path = folder ? tokenizer_find_vocabulary(dir) : mem_strdup(c->model)};
-    Err e = o.path ? read_vocabulary(&o, dir)
-                   : err_user("'%s' has no tokenizer.json, and no tekken.json, tokenizer.model, vocab.json "
-                              "with merges.txt or vocab.txt: download the model's tokenizer",
-                              dir);
+    Err e = o.path
+                ? read_vocabulary(&o, dir)
+                : err_user("'%s' contains none of tokenizer.json, tekken.json, tokenizer.model, vocab.json "
+                           "with merges.txt, and vocab.txt: download the model's tokenizer",
+                           dir);
     if (!e.code) e = finish(&o, t);
     if (o.is_made) token_model_free(&o.made);
     close_opening(&o);
@@ -259,7 +260,8 @@ static Err open_folder(const TokenizerConfig *c, Tokenizer *t) {
 
 /* ---- GPT2BPETokenizer and BertWordPiece* ---- */
 
-/* Reads the files in the vocabulary's folder. Returns an error if these files name another class. */
+/* Reads the files in the vocabulary's folder. Returns an error if these files name a class other than
+ * `class`. */
 static Err open_as(Opening *o, const char *class) {
     char *dir = folder_of(o->path);
     Err e = hf_config_read(dir, NULL, &o->config);
@@ -278,7 +280,8 @@ static Err open_as(Opening *o, const char *class) {
 static Err need_tokens(const Opening *o, const char *const *names, const char *what) {
     for (; *names; names++)
         if (!json_object_get(json_object_get(json_object_get(o->root, "model"), "vocab"), *names))
-            return err_user("'%s' has no token %s, so it is not a vocabulary of %s", o->path, *names, what);
+            return err_user("'%s' is not a vocabulary of %s, because the token %s is missing", o->path, what,
+                            *names);
     return ERR_OK;
 }
 

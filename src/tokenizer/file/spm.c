@@ -1,6 +1,7 @@
-/* Encodes and decodes with a SentencePiece model, with the same ids as the library. The text is normalized and split by
- * unigram or BPE. Unknown characters become the unknown token or byte tokens. Source: sentencepiece/src/normalizer.cc,
- * sentencepiece_processor.cc; Megatron-LM sentencepiece_tokenizer.py. */
+/* Encodes and decodes with a SentencePiece model. The ids equal those of the SentencePiece library. The text
+ * is normalized, and then split by a unigram or BPE model. Unknown characters become the unknown token or
+ * byte tokens. Source: sentencepiece/src/normalizer.cc, sentencepiece_processor.cc; Megatron-LM
+ * sentencepiece_tokenizer.py. */
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,7 @@ typedef struct Spm {
     Trie *user; /* user-defined pieces, which are matched in any text */
     Unigram *unigram;
     RankBpe *bpe; /* the BPE model, which owns the vocabulary */
-    Vocab *extra; /* tokens that are appended to the file's tokens; text never contains them */
+    Vocab *extra; /* tokens that are appended to the file's tokens; `encode` never returns them */
     int32_t bytes[256];
 } Spm;
 
@@ -77,8 +78,8 @@ static int by_score(const void *x, const void *y) {
     return (a < b) - (a > b);
 }
 
-/* Creates the BPE model. A piece's rank is the position of its score in descending order. Equal scores have equal
- * ranks. */
+/* Creates the BPE model. A piece's rank is the number of pieces with higher scores, so pieces with equal
+ * scores have equal ranks. */
 static void make_bpe(Spm *s) {
     const SpmModel *m = &s->m;
     const size_t n = (size_t)vocab_limit(m->vocab);
@@ -140,14 +141,15 @@ static int32_t token_id(const Tokenizer *t, const char *token) {
     return id >= 0 ? id : vocab_id(s->extra, token, strlen(token));
 }
 
-/* Returns whether the text is the padding token. Texts never contain padding, so the id of this token need not agree
- * with the model. Megatron-LM does not add a padding token either. */
+/* Returns whether the text is the padding token. Texts never contain padding, so the id of this token need
+ * not agree with the model. Megatron-LM also does not add the padding token to the model's vocabulary. */
 static bool is_padding(const HfConfig *c, const char *text) {
     const char *named = hf_config_token(c, "pad_token");
     return !strcmp(text, named ? named : "<pad>");
 }
 
-/* Hugging Face files in the model's folder are not used, so it is an error if they contradict the model. */
+/* Returns an error if Hugging Face files in the model's folder contradict the model, because only the model
+ * is read. */
 static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
     static const char REMEDY[] = "use --tokenizer-type HuggingFaceTokenizer, which reads these files, or "
                                  "move the model to another folder";
@@ -160,15 +162,15 @@ static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
     json_object_foreach(config.declared, text, token) {
         const json_int_t id = json_integer_value(json_object_get(token, "id"));
         if (e.code || token_id(t, text) == id || (id >= t->vocab_size && is_padding(&config, text))) continue;
-        e = err_user("'%s/%s' gives '%.60s' the id %lld, but the model, the only file that %s "
-                     "reads, does not: %s",
+        e = err_user("'%s/%s' gives '%.60s' the id %lld, but the model does not, and %s reads "
+                     "only the model: %s",
                      dir, json_string_value(json_object_get(token, "from")), text, (long long)id, c->type,
                      REMEDY);
     }
     const char *eos = hf_config_token(&config, "eos_token");
     if (!e.code && eos && token_id(t, eos) != t->eod)
-        e = err_user("the files next to '%s' end documents with '%.60s', but the model, the only "
-                     "file that %s reads, does not: %s",
+        e = err_user("the files next to '%s' end documents with '%.60s', but the model does "
+                     "not, and %s reads only the model: %s",
                      c->model, eos, c->type, REMEDY);
     hf_config_free(&config);
     free(dir);
@@ -185,7 +187,7 @@ static Err open_spm(const TokenizerConfig *c, Tokenizer *t) {
     return e.code ? e : check_neighbours(c, t);
 }
 
-/* Normalizes the start of the text. The result is that the first *bytes bytes become `to`. */
+/* Normalizes the start of the text: replaces the first *bytes bytes by the *to_n bytes at *to. */
 static void normalize_prefix(const SpmNormalizer *z, const Trie *user, const char *text, size_t n,
                              size_t *bytes, const char **to, size_t *to_n) {
     int32_t node = TRIE_ROOT;
@@ -235,7 +237,7 @@ static size_t normalize(const SpmNormalizer *z, bool suffix, const Trie *user, c
     }
     while (z->remove_extra_whitespaces && ends_with(&out->text, space, space_n)) {
         aligned_shorten(out, out->text.len - space_n);
-        if (out->tracks) i = out->at[out->count].begin; /* the array still contains this origin */
+        if (out->tracks) i = out->at[out->count].begin; /* aligned_shorten leaves this origin in the array */
     }
     if (suffix && z->dummy_prefix) append(out, space, space_n, i);
     return i;
@@ -248,7 +250,8 @@ typedef struct Emitting {
     bool after_unk; /* whether the last part was unknown; consecutive unknown parts form one token */
 } Emitting;
 
-/* Adds a part's token. Control pieces are unknown in a text, even if a control piece is a single character. */
+/* Adds a part's token. Control pieces never match text, so a character that is itself a control piece is
+ * treated as unknown. */
 static void emit(void *arg, const char *text, size_t n, int32_t id) {
     Emitting *e = arg;
     const bool unk = id < 0 || id == e->s->m.unk || e->s->m.pieces[id].type == PIECE_CONTROL;

@@ -17,7 +17,7 @@ void spm_model_free(SpmModel *m) {
     str_free(&m->normalizer.bytes), str_free(&m->denormalizer.bytes);
 }
 
-static Err damaged(void) { return err_user("it is damaged, or not a SentencePiece model"); }
+static Err damaged(void) { return err_user("the file is damaged, or is not a SentencePiece model"); }
 
 /* Fields whose type differs from the schema are skipped, as in Protocol Buffers. */
 static Message message_of(const Field *f) { return (Message){f->bytes, f->n, false}; }

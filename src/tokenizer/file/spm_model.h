@@ -1,5 +1,5 @@
-/* Reads a SentencePiece .model file, a ModelProto message of Protocol Buffers, without the library. Source:
- * sentencepiece/src/sentencepiece_model.proto, model_interface.cc. */
+/* Reads a SentencePiece .model file, a ModelProto message of Protocol Buffers, without the SentencePiece
+ * library. Source: sentencepiece/src/sentencepiece_model.proto, model_interface.cc. */
 #pragma once
 
 #include <stdbool.h>
@@ -44,7 +44,7 @@ typedef struct SpmModel {
     SpmNormalizer normalizer, denormalizer;
 } SpmModel;
 
-/* Fills `out`, which must be zero. Call spm_model_free even after an error. Returns an error if the message is damaged,
- * or if a piece or the model type is invalid in SentencePiece or not supported. */
+/* Fills `out`, which must be zero-initialized. The caller must call spm_model_free even after an error.
+ * Returns an error if the message is damaged, or if a piece or the model type is invalid or not supported. */
 Err spm_model_read(const char *bytes, size_t n, SpmModel *out);
 void spm_model_free(SpmModel *);

@@ -36,23 +36,25 @@ static const char *const PATTERNS[][2] = {
 static const char *const MEGATRON_SPECIAL[] = {"<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>"};
 enum { NUM_MEGATRON_SPECIAL = sizeof MEGATRON_SPECIAL / sizeof *MEGATRON_SPECIAL };
 
-/* Adds a token in the spelling of byte-level vocabularies. The tokens with ranks below 256 are single bytes. */
+/* Adds a token in the spelling of byte-level vocabularies. The tokens with ranks below 256 must be single
+ * bytes. */
 static Err add_token(Vocab *v, const char *base64, size_t n, int64_t rank, int64_t id) {
     Str bytes = {0}, spelled = {0};
     Err e = ERR_OK;
     if (!base64_decode(base64, n, &bytes) || !bytes.len)
         e = err_user("the token of rank %lld is not base64", (long long)rank);
     else if (rank < BYTES && bytes.len != 1)
-        e = err_user("the token of rank %lld is not a single byte; the first 256 must be", (long long)rank);
+        e = err_user("the token of rank %lld is not a single byte, but the first 256 tokens must be",
+                     (long long)rank);
     for (size_t i = 0; i < bytes.len; i++) utf8_put(&spelled, byte_to_char((unsigned char)bytes.s[i]));
     if (!e.code) e = vocab_add(v, spelled.s, spelled.len, id);
     str_free(&bytes), str_free(&spelled);
     return e;
 }
 
-/* Adds the first `most` entries of the list, with ids that begin at `first`. */
+/* Adds the first `most` entries of the list, with consecutive ids from `first` on. */
 static Err read_list(const json_t *list, int64_t first, int64_t most, Vocab *v) {
-    Err e = json_is_array(list) ? ERR_OK : err_user("it must be a list of tokens");
+    Err e = json_is_array(list) ? ERR_OK : err_user("the file must be a list of tokens");
     for (size_t i = 0; i < json_array_size(list) && (int64_t)i < most && !e.code; i++) {
         const json_t *entry = json_array_get(list, i);
         const char *text;
@@ -60,7 +62,8 @@ static Err read_list(const json_t *list, int64_t first, int64_t most, Vocab *v) 
         int64_t rank;
         e = field_int(entry, "a token", "rank", &rank);
         if (!e.code) e = field_text(entry, "a token", "token_bytes", &text, &n);
-        if (!e.code && rank != (int64_t)i) e = err_user("entry %zu has rank %lld", i, (long long)rank);
+        if (!e.code && rank != (int64_t)i)
+            e = err_user("entry %zu has the wrong rank %lld", i, (long long)rank);
         if (!e.code) e = add_token(v, text, n, rank, first + rank);
     }
     return e;
@@ -79,7 +82,7 @@ static Err read_lines(const char *path, Vocab *v) {
         if (!n) continue;
         const long long rank = blank ? strtoll(blank + 1, &end, 10) : -1;
         if (rank < 0 || end == blank + 1 || end > s + n)
-            e = err_user("line %zu is not a token in base64 and its rank", line);
+            e = err_user("line %zu must contain a token in base64 and its rank", line);
         else
             e = add_token(v, s, (size_t)(blank - s), rank, rank);
     }
@@ -136,7 +139,7 @@ static Err read_tokens(const TokenizerConfig *c, Vocab *v, json_t *special) {
     ERR_RETURN(megatron_special(c, count, special));
     json_t *list = NULL;
     ERR_RETURN(json_file(c->model, &list));
-    Err e = tekken_is(list) ? err_user("it is a tekken.json: use --tokenizer-type HuggingFaceTokenizer")
+    Err e = tekken_is(list) ? err_user("the file is a tekken.json: use --tokenizer-type HuggingFaceTokenizer")
                             : read_list(list, count, size - count, v);
     json_decref(list);
     if (e.code) return e;
@@ -177,15 +180,15 @@ bool tekken_is(const json_t *file) {
            json_is_array(json_object_get(file, "vocab"));
 }
 
-/* Lists the special tokens of the file by rank, and then numbered tokens, until there are *count =
- * config.default_num_special_tokens. */
+/* Lists *count = config.default_num_special_tokens special tokens: those of the file by rank, and then
+ * numbered tokens. */
 static Err tekken_special(const json_t *file, const json_t *config, json_t *special, int64_t *count) {
     const json_t *list;
     ERR_RETURN(field_array(file, "tekken", "special_tokens", &list));
     if (!list)
         return err_user(
-            "there are no special_tokens, as in the first version of the format: use a later one, or "
-            "tokenizer.json");
+            "there are no special_tokens, as in the first version of the format: use a later version, or "
+            "a tokenizer.json");
     const size_t n = json_array_size(list);
     *count = (int64_t)n;
     if (json_object_get(config, "default_num_special_tokens"))

@@ -8,7 +8,7 @@
 #include "tokenizer/text/field.h"
 #include "tokenizer/text/unicode.h"
 
-/* maximum length of an added token in bytes; it limits the cost of the search at each position */
+/* maximum length of an added token in bytes, which bounds the cost of the search at each position */
 enum { LONGEST = 512 };
 
 typedef struct Token {
@@ -68,8 +68,8 @@ typedef struct NextId {
     bool free;    /* whether any unused id is allowed */
 } NextId;
 
-/* Returns the id that the `tokenizers` library assigns, which is the model's id for the text or, if the model lacks the
- * text, the next id after the model's last one. */
+/* Returns the id that the `tokenizers` library assigns: the model's id for the text or, if the model lacks
+ * the text, the next id after the model's ids. */
 static int64_t next_id(NextId *ids, const char *text, size_t n) {
     const int64_t known = vocab_id(ids->model, text, n);
     if (known >= 0) return known;
@@ -77,7 +77,7 @@ static int64_t next_id(NextId *ids, const char *text, size_t n) {
     return ids->next++;
 }
 
-/* Sets *id to the "id" of the JSON object or, if it has no "id", to the next id. */
+/* Sets *id to the "id" of the JSON object or, if the object has no "id", to the next id. */
 static Err choose_id(NextId *ids, const json_t *object, const char *text, size_t n, int64_t *id) {
     const char *from = json_string_value(json_object_get(object, "from"));
     const bool given = json_object_get(object, "id");
@@ -87,8 +87,8 @@ static Err choose_id(NextId *ids, const json_t *object, const char *text, size_t
     const int64_t expected = next_id(ids, text, n);
     if (given && *id != expected)
         return err_user(
-            "added_tokens: '%.60s' has id %lld%s%s, but the tokenizers library would give it %lld", text,
-            (long long)*id, from ? " in " : "", from ? from : "", (long long)expected);
+            "added_tokens: '%.60s' has id %lld%s%s, but the tokenizers library would assign the id %lld",
+            text, (long long)*id, from ? " in " : "", from ? from : "", (long long)expected);
     *id = expected;
     return ERR_OK;
 }

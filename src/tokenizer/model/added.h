@@ -1,7 +1,8 @@
-/* The "added_tokens" of a tokenizer.json are split off a text before the model runs. The leftmost match is split off
- * first; among matches at the same position, the longest. Tokens with normalized = false are searched for in the
- * original text. The text between these tokens is normalized, and searched for the normalized spelling of tokens with
- * normalized = true. Source: tokenizers/src/tokenizer/added_vocabulary.rs. */
+/* The "added_tokens" of a tokenizer.json are split off from a text before the model runs. The leftmost match
+ * takes precedence and, among matches at the same position, the longest. Tokens with normalized = false are
+ * searched for in the original text. The text between these tokens is normalized, and searched for the
+ * normalized spelling of tokens with normalized = true. Source:
+ * tokenizers/src/tokenizer/added_vocabulary.rs. */
 #pragma once
 
 #include <jansson.h>
@@ -15,10 +16,10 @@
 
 typedef struct Added Added;
 
-/* Loads the list. A token without an "id" gets the next id. `extra` contains special tokens, which are appended if
- * the list lacks them. With free_ids, tokens without "from" may have ids that the `tokenizers` library would not
- * assign. Returns an error if an id contradicts the model's vocabulary or would not be assigned by the library, or if
- * a token occurs twice. */
+/* Loads the list. A token without an "id" gets the next id. The special tokens in `extra` are appended if the
+ * list lacks them. With free_ids, tokens without "from" may have ids that the `tokenizers` library would not
+ * assign. Returns an error if an id contradicts the model's vocabulary or would not be assigned by the
+ * library, or if a token occurs twice. */
 typedef struct AddedOptions {
     const char *const *extra;
     size_t num_extra;
@@ -34,7 +35,7 @@ bool added_is_special(const Added *, int32_t id);
 const char *added_text(const Added *, int32_t id, size_t *n);
 
 /* Calls fn for each added token (with its id) and each non-empty stretch of text between them (with id -1),
- * in order. If special_as_text is set, special tokens count as ordinary text. */
+ * in order. If special_as_text is set, special tokens are treated as ordinary text. */
 typedef void AddedFn(void *arg, int32_t id, size_t begin, size_t end);
 void added_split(const Added *, bool normalized, bool special_as_text, const char *text, size_t n,
                  AddedFn *fn, void *arg);

@@ -31,7 +31,7 @@ Err bpe_load(const json_t *model, Bpe **out);
 void bpe_free(Bpe *);
 const Vocab *bpe_vocab(const Bpe *);
 
-/* The working memory of bpe_encode. Each thread needs one, which is initially zero. */
+/* The working memory of bpe_encode. Each thread needs a separate, zero-initialized BpeWork. */
 typedef struct BpeWork {
     struct Symbol *symbols;
     size_t symbol_cap;

@@ -24,7 +24,7 @@ typedef struct Step {
 } Step;
 
 struct Decoder {
-    bool joins; /* whether the tokenizer.json has no decoder */
+    bool joins; /* true if the tokenizer.json has no decoder */
     Step steps[MAX_STEPS];
     size_t n;
 };

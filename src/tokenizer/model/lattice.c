@@ -11,18 +11,19 @@ enum { NONE = -1 };
 typedef struct Edge {
     int32_t begin, end, piece;
     double score;
-    double best; /* score of the best split that ends with this edge */
+    double best; /* score of the best segmentation up to and including this edge */
 } Edge;
 
 struct Lattice {
     Edge *edges; /* the edges, sorted by beginning and then by end */
     size_t n, cap;
     int32_t length; /* bytes */
-    /* [length + 1], by byte position in the word. NaN means that no edge begins or ends there. */
+    /* [length + 1], by byte position in the word. NaN means that no edge ends (forward) or begins (backward)
+     * at the position. */
     double *forward, *backward;
-    int32_t *last; /* [length + 1], the last edge of the best split that ends at this byte */
+    int32_t *last; /* [length + 1], the last edge of the best segmentation up to each position */
     size_t places_cap;
-    int32_t *pieces; /* pieces of the result */
+    int32_t *pieces; /* the pieces that lattice_best returns */
 };
 
 Lattice *lattice_new(void) { return mem_zero(1, sizeof(Lattice)); }

@@ -1,7 +1,8 @@
-/* A lattice represents all splits of a word into the pieces of a unigram model. The functions find the best split, and
- * the expected number of occurrences of each piece. Within a word, terms are added in the order of the `tokenizers`
- * library. Results therefore differ from the library's only by the rounding errors of sums over several words. Source:
- * Kudo 2018 (arXiv:1804.10959) section 3.2; tokenizers/src/models/unigram/lattice.rs. */
+/* A lattice represents all segmentations of a word into pieces of a unigram model. The functions find the
+ * best segmentation, and the expected number of occurrences of each piece. Within a word, terms are added in
+ * the order of the `tokenizers` library. Results therefore differ from the library's results only by the
+ * rounding errors of sums over several words. Source: Kudo 2018 (arXiv:1804.10959) section 3.2;
+ * tokenizers/src/models/unigram/lattice.rs. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,7 +17,7 @@ typedef struct PieceScores {
     const double *scores; /* [pieces] */
 } PieceScores;
 
-typedef struct Lattice Lattice; /* reusable; each thread needs a separate one */
+typedef struct Lattice Lattice; /* reusable; each thread needs a separate Lattice */
 Lattice *lattice_new(void);
 void lattice_free(Lattice *);
 /* Sets the word, which must be valid UTF-8 and not empty. */
@@ -24,8 +25,8 @@ void lattice_set(Lattice *, PieceScores, const char *word, size_t n);
 
 /* Adds count * probability to expected[piece] for each occurrence of a piece in the lattice. */
 void lattice_expect(Lattice *, double count, double *expected);
-/* The best split (Viterbi algorithm) or, if `several` is set, the best split into more than one piece. n is 0 if no
- * split exists. The result is valid until the next call. */
+/* The best segmentation (Viterbi algorithm) or, if `several` is set, the best segmentation into more than one
+ * piece. n is 0 if no segmentation exists. The result is valid until the next call. */
 typedef struct Split {
     const int32_t *pieces;
     size_t n;

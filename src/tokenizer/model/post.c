@@ -50,7 +50,8 @@ static Err load_trim(const json_t *object, Post *out) {
     ERR_RETURN(field_bool(object, WHERE, "trim_offsets", true, &trims));
     ERR_RETURN(field_bool(object, WHERE, "add_prefix_space", true, &prefix));
     if (!trims) return ERR_OK;
-    if (out->n_trims == POST_TRIMS) return err_user("post_processor: more than %d trim offsets", POST_TRIMS);
+    if (out->n_trims == POST_TRIMS)
+        return err_user("post_processor: more than %d steps trim offsets", POST_TRIMS);
     out->trims[out->n_trims++].prefix = prefix;
     return ERR_OK;
 }

@@ -18,7 +18,7 @@ typedef struct Post {
     size_t n_trims;
 } Post;
 
-/* Fills `out`, which must be zero. Release both lists with ids_free. If the object is NULL or null, no ids
- * are added. Returns an error for an unknown kind, a template that does not have exactly one text, an id outside [0,
- * limit), or more than POST_TRIMS processors that trim spans. */
+/* Fills `out`, which must be zero-initialized. Release both lists with ids_free. If the object is NULL or the
+ * JSON value null, no ids are added. Returns an error for an unknown type, a template that does not have
+ * exactly one text, an id outside [0, limit), or more than POST_TRIMS processors that trim spans. */
 Err post_load(const json_t *, int32_t limit, Post *out);

@@ -1,6 +1,7 @@
-/* Byte-pair encoding as in tiktoken and SentencePiece, whose models contain no list of merges. Two neighbours merge if
- * their concatenated text is a token. The pair with the lowest rank merges first; among equal ranks, the leftmost pair.
- * Source: tiktoken/src/lib.rs, byte_pair_merge; sentencepiece/src/bpe_model.cc. */
+/* Byte-pair encoding as in tiktoken and SentencePiece, whose models contain no list of merges. Two adjacent
+ * parts merge if their concatenated text is a token. The pair with the lowest rank merges first and, among
+ * pairs with equal ranks, the leftmost pair. Source: tiktoken/src/lib.rs, byte_pair_merge;
+ * sentencepiece/src/bpe_model.cc. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,14 +16,14 @@ typedef struct RankBpe RankBpe;
 
 enum { RANK_NEVER = 0x7FFFFFFF }; /* the rank of a token that no merge may create */
 
-/* Creates an encoder. Takes ownership of the vocabulary, the ranks of its ids ([vocab_limit]), and `frozen`. With
- * `whole`, a piece that is itself a token is encoded as that token. `frozen` contains the texts of tokens that never
- * merge; it may be NULL. */
+/* Creates an encoder. Takes ownership of the vocabulary, the ranks of its ids ([vocab_limit]), and `frozen`.
+ * With `whole`, a piece that is itself a token is encoded as that token. `frozen`, which may be NULL,
+ * contains the texts of tokens that never merge. */
 RankBpe *rankbpe_new(Vocab *, uint32_t *ranks, bool whole, Trie *frozen);
 void rankbpe_free(RankBpe *); /* NULL is fine */
 const Vocab *rankbpe_vocab(const RankBpe *);
 
-typedef struct RankWork { /* each thread needs one, initially zero */
+typedef struct RankWork { /* each thread needs a separate, zero-initialized RankWork */
     struct Part *parts;
     size_t cap;
     Heap heap;

@@ -16,13 +16,13 @@ typedef struct TokenModel {
     RankBpe *ranked; /* created by tiktoken.c, and never read from a tokenizer.json */
 } TokenModel;
 
-/* Fills `out`, which must be zero. A model without a type is BPE. Returns an error if the type is unknown, or if the
- * loader of the type returns an error. */
+/* Fills `out`, which must be zero-initialized. A model without a type is a BPE model. Returns an error if the
+ * type is unknown, or if the loader of the type returns an error. */
 Err token_model_load(const json_t *, TokenModel *out);
 void token_model_free(TokenModel *);
 const Vocab *token_model_vocab(const TokenModel *);
 
-typedef struct TokenModelWork { /* each thread needs one, initially zero */
+typedef struct TokenModelWork { /* each thread needs a separate, zero-initialized TokenModelWork */
     BpeWork bpe;
     UnigramWork unigram;
     RankWork ranked;

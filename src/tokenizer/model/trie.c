@@ -1,4 +1,4 @@
-/* All nodes share one hash table of (node, byte) -> node. */
+/* All nodes share one hash table, which maps a node and a byte to the child node. */
 #include "tokenizer/model/trie.h"
 
 #include <stdlib.h>

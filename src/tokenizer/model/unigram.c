@@ -25,7 +25,8 @@ struct Unigram {
     bool single;        /* whether scores are summed in single precision, as in SentencePiece */
 };
 
-/* The best split of the text that ends at a position. `start` is where the last token of the split starts. */
+/* The best segmentation of the bytes before a position. `start` is the position of the segmentation's last
+ * token. */
 typedef struct Best {
     double score;
     int32_t start, id;

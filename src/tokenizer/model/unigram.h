@@ -1,7 +1,7 @@
 /* The unigram language model splits a pre-token into the tokens whose scores have the largest sum (Viterbi
- * algorithm). tokenizer.json and SentencePiece differ in the precision of the sums. Source: Kudo 2018
- * (arXiv:1804.10959); tokenizers/src/models/unigram/model.rs and sentencepiece/src/unigram_model.cc, both
- * "encode optimized". */
+ * algorithm). Scores are summed in double precision for a tokenizer.json, but in single precision for a
+ * SentencePiece model. Source: Kudo 2018 (arXiv:1804.10959); the optimized encoders in
+ * tokenizers/src/models/unigram/model.rs and sentencepiece/src/unigram_model.cc. */
 #pragma once
 
 #include <jansson.h>
@@ -19,15 +19,15 @@ Err unigram_load(const json_t *model, Unigram **out);
 /* Creates a SentencePiece model, which sums scores in single precision. `vocab` is borrowed. `unk` is the id
  * of unknown characters, and `unk_score` their score. */
 Unigram *unigram_new(const Vocab *vocab, int32_t unk, double unk_score);
-/* Allows splits that contain the token `id`, which has this score. */
+/* Allows the token `id` in segmentations, and sets its score. */
 void unigram_use(Unigram *, int32_t id, double score);
-/* Encodes unknown characters as the tokens <0x00> ... <0xFF> of their bytes, which the vocabulary must
- * contain. */
+/* Makes the encoder replace unknown text by the byte tokens <0x00> ... <0xFF>. If a byte's token is missing,
+ * the text remains unknown. */
 void unigram_use_bytes(Unigram *);
 void unigram_free(Unigram *); /* NULL is fine */
 const Vocab *unigram_vocab(const Unigram *);
 
-/* The working memory of unigram_encode. Each thread needs one, which is initially zero. */
+/* The working memory of unigram_encode. Each thread needs a separate, zero-initialized UnigramWork. */
 typedef struct UnigramWork {
     struct Best *best;
     size_t cap;

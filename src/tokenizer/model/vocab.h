@@ -7,7 +7,7 @@
 
 #include "base/err.h"
 
-/* all ids are below this limit; the largest published vocabularies have 2^18 ids */
+/* all ids are below this limit; the largest published vocabularies have 2^18 tokens */
 enum { VOCAB_ID_LIMIT = 1 << 24 };
 
 typedef struct Vocab Vocab;
@@ -19,9 +19,9 @@ Err vocab_add(Vocab *, const char *text, size_t n, int64_t id);
 /* Adds the "vocab" of a tokenizer.json's model, {token: id}. Returns an error if an id is not an integer, or if
  * vocab_add returns an error. */
 Err vocab_load(Vocab *, const json_t *model);
-/* Returns a text's id, or -1 if there is none. */
+/* Returns the id of the token with this text, or -1 if there is no such token. */
 int32_t vocab_id(const Vocab *, const char *text, size_t n);
-/* Returns an id's text (borrowed, not NUL-terminated), or NULL if there is none. */
+/* Returns the text of a token (borrowed, not NUL-terminated), or NULL if no token has the id. */
 const char *vocab_text(const Vocab *, int32_t id, size_t *n);
 size_t vocab_count(const Vocab *);
 int32_t vocab_limit(const Vocab *); /* largest id + 1 */

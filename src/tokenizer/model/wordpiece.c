@@ -12,7 +12,8 @@ enum { USUAL_LONGEST = 100 }; /* the default of `longest` */
 
 struct WordPiece {
     Vocab *vocab;
-    /* `starts` contains the tokens that start a word, and `continuations` the other tokens without their prefix */
+    /* `starts` contains the tokens that start a word, and `continuations` contains the other tokens without
+     * their prefix */
     Trie *starts, *continuations;
     int64_t longest; /* maximum number of characters in a word; longer words are unknown */
     int32_t unk;

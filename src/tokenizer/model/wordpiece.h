@@ -19,5 +19,5 @@ Err wordlevel_load(const json_t *model, WordPiece **out);
 void wordpiece_free(WordPiece *); /* NULL is fine */
 const Vocab *wordpiece_vocab(const WordPiece *);
 
-/* Appends the ids of the pre-token (valid UTF-8), or the id of unk_token. */
+/* Appends the ids of the pre-token (valid UTF-8). A pre-token that cannot be encoded becomes unk_token. */
 void wordpiece_encode(const WordPiece *, const char *piece, size_t n, Ids *out);

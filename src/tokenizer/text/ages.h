@@ -9,14 +9,15 @@
 /* If `c` is newer than Unicode 14, or its category has changed since then, returns an older character with the same
  * category, script and UTF-8 length. Returns other characters unchanged. */
 uint32_t age_stand_in(uint32_t c);
-/* Returns whether Unicode 9 does not define the character. Normalization leaves such characters unchanged. */
+/* Returns true if Unicode 9 does not define the character. Normalization leaves such characters unchanged. */
 bool age_unordered(uint32_t c);
-/* Returns the lower case of an upper-case letter that utf8proc does not support, and `c` for other characters. */
+/* Returns the lower-case form of an upper-case letter that utf8proc does not support, and `c` for other
+ * characters. */
 uint32_t age_lower(uint32_t c);
 
-/* Character classes of the library's normalizers and pre-tokenizers, each in the version of Unicode that the
- * library uses for it. */
+/* Character classes of the `tokenizers` library's normalizers and pre-tokenizers. Each class follows the
+ * Unicode version that the library uses for this class. */
 bool age_is_control(uint32_t c);     /* the categories Cc, Cf and Co, except line ends and tabs */
-bool age_is_punctuation(uint32_t c); /* the category P, and the symbols of ASCII */
+bool age_is_punctuation(uint32_t c); /* the category P (punctuation), and the symbols of ASCII */
 bool age_is_nonspacing(uint32_t c);  /* the category Mn (nonspacing marks) */
-bool age_is_mark(uint32_t c);        /* M */
+bool age_is_mark(uint32_t c);        /* the category M (all marks) */

@@ -13,7 +13,7 @@ typedef struct Origin { /* [begin, end) in bytes of the original text */
     uint32_t begin, end;
 } Origin;
 
-/* A part of a text, borrowed. */
+/* A part of a text (borrowed). */
 typedef struct View {
     const char *text;
     size_t n;
@@ -24,9 +24,9 @@ static inline View view_slice(View v, size_t begin, size_t end) {
     return (View){v.text + begin, end - begin, v.at ? v.at + begin : NULL};
 }
 
-/* view_origin returns the origin of byte i, and view_origin_before the origin of the character before byte i. The
- * origin before the first character is the empty range at the start of the part. {0} means that the origin is
- * unknown. */
+/* view_origin returns the origin of byte i, and view_origin_before the origin of the character before byte i.
+ * The origin before the first character is the empty range at the start of the part. The value {0} means that
+ * the origin is unknown. */
 static inline Origin view_origin(View v, size_t i) { return v.at ? v.at[i] : (Origin){0, 0}; }
 static inline Origin view_origin_before(View v, size_t i) {
     if (!v.at || !v.n) return (Origin){0, 0};
@@ -61,10 +61,11 @@ typedef struct Edit {
     bool waits;
 } Edit;
 
-/* Appends a character. If `change` is 0, the character replaces the next character of `from`; if -n, the next n + 1
- * characters. If `change` is 1, the character is inserted, with the origin of the character before it. */
+/* Appends a character. If `change` is 0, the character replaces the next character of `from`; if `change` is
+ * -n, it replaces the next n + 1 characters. If `change` is 1, the character is inserted, with the origin of
+ * the character before it. */
 void edit_put(Edit *, uint32_t character, int change);
 /* Makes the last appended character replace `n` more characters. If no character has been appended, all later
- * replacements occur too early in the text, as in the `tokenizers` library. */
+ * replacements occur too early in the text, which is also how the `tokenizers` library behaves. */
 void edit_remove(Edit *, int n);
 void edit_end(Edit *);

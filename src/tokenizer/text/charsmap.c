@@ -21,7 +21,7 @@ Err charsmap_load(const void *bytes, size_t n, Charsmap **out) {
     const unsigned char *p = bytes;
     size_t trie = n > 4 ? little_endian(p) : 0;
     if (trie < 4 || trie % 4 || trie > n - 4)
-        return err_user("precompiled_charsmap is damaged: it has %zu bytes, but its first rule table has %zu",
+        return err_user("precompiled_charsmap is damaged: it has %zu bytes, but declares a trie of %zu bytes",
                         n, trie);
     if (!utf8_valid((const char *)p + 4 + trie, n - 4 - trie))
         return err_user("precompiled_charsmap is damaged: its replacements are not UTF-8");

@@ -1,6 +1,6 @@
-/* Reads fields of an unchecked JSON object, and checks their types. `where` is the object's name in messages, such as
- * "pre_tokenizer". If a field is absent or null, its value is the fallback. A function without a fallback returns an
- * error. */
+/* Reads fields of an unchecked JSON object, and checks their types. `where` is the object's name in messages,
+ * such as "pre_tokenizer". If a field is absent or null, field_bool returns the fallback, field_int and
+ * field_text return an error, and the other functions set *out to NULL. */
 #pragma once
 
 #include <jansson.h>
@@ -9,9 +9,9 @@
 
 #include "base/err.h"
 
-/* Reads a JSON file. Release the result with json_decref. Real numbers have the values that serde_json would read
- * (serde_number.h). Returns an error if the file is unreadable, malformed, or nested too deeply, or if it has
- * duplicate keys. */
+/* Reads a JSON file. The caller must release the result with json_decref. Real numbers have the values that
+ * serde_json would read (serde_number.h). Returns an error if the file is unreadable, malformed, or nested
+ * too deeply, or if it has duplicate keys. */
 Err json_file(const char *path, json_t **out);
 
 Err field_bool(const json_t *object, const char *where, const char *key, bool fallback, bool *out);

@@ -12,8 +12,8 @@
 
 typedef struct Normalizer Normalizer;
 
-/* Loads a normalizer. NULL or null means a normalizer that changes nothing. Returns an error if the kind is
- * not in the list above. */
+/* Loads a normalizer. NULL or the JSON value null means a normalizer that changes nothing. Returns an error
+ * if the type is not in the list above. */
 Err normalizer_load(const json_t *, Normalizer **out);
 void normalizer_free(Normalizer *);
 

@@ -11,8 +11,8 @@
 
 #include "base/utf8.h"
 
-/* Oniguruma's \w matches more characters than PCRE2's \w. Outside classes, it also matches six superscripts and
- * fractions of Latin-1. Oniguruma's \s does not match U+180E, unlike PCRE2's \s. */
+/* Oniguruma's \w matches more characters than PCRE2's \w. Outside classes, Oniguruma's \w also matches six
+ * superscripts and fractions of Latin-1. Oniguruma's \s does not match U+180E, unlike PCRE2's \s. */
 #define CLASS_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD       CLASS_WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 #define SPACE      "\\p{White_Space}"
@@ -24,7 +24,7 @@ typedef struct Rewrite {
     size_t n, i;
     Str *out;
     bool in_class, class_start, nested; /* nested: whether the position is inside a nested class */
-    /* position in `out` of the last atom, to which a quantifier applies */
+    /* position in `out` of the last atom, the part of the pattern to which a quantifier applies */
     size_t atom;
     size_t groups[MAX_GROUPS], depth;
 } Rewrite;
@@ -43,7 +43,8 @@ static void begin_atom(Rewrite *r) {
     if (!r->in_class) r->atom = r->out->len;
 }
 
-/* Writes a set of characters. Inside a class, the set is unchanged. Otherwise, it becomes a separate class. */
+/* Writes a set of characters. Inside a class, the set is unchanged. Outside a class, the set becomes a
+ * separate class. */
 static void put_set(Rewrite *r, const char *set, bool negated) {
     str_printf(r->out, r->in_class ? "%s" : negated ? "[^%s]" : "[%s]", set);
 }
@@ -132,8 +133,8 @@ static Err escape(Rewrite *r) {
     return ERR_OK;
 }
 
-/* Converts a bracket of a nested class, which adds characters to the outer class. Negated nested classes and brackets
- * next to '-' are refused. */
+/* Converts a bracket of a nested class. A nested class adds its characters to the outer class. Negated nested
+ * classes and brackets next to '-' are refused. */
 static Err nested_class(Rewrite *r) {
     static const char *const NOT[] = {"[^", "[:", "[]", "[-", "]-"};
     bool refused = r->p[r->i - 1] == '-' || (r->p[r->i] == '[' && r->nested);

@@ -258,8 +258,8 @@ typedef struct Run {
     Err err;
 } Run;
 
-/* Replaces blanks by metaspace, and may prepend a metaspace. FIRST prepends it only at the start of the original
- * text. */
+/* Replaces blanks by metaspace, and may prepend a metaspace. With FIRST, a metaspace is prepended only at the
+ * start of the original text. */
 static void metaspace(const Step *step, View v, Aligned *out) {
     const Str *meta = &step->meta;
     const bool has = *v.text == ' ' || (v.n >= meta->len && !memcmp(v.text, meta->s, meta->len));
@@ -273,7 +273,8 @@ static void metaspace(const Step *step, View v, Aligned *out) {
     }
 }
 
-/* Sets `out` to the characters of the class, as matches, and the text between them, as regex_spans does. */
+/* Like regex_spans, sets `out` to the matches and the text between them. A match is a character of the
+ * class. */
 static void class_spans(bool (*is_member)(uint32_t), const char *text, size_t n, Spans *out) {
     size_t covered = 0;
     out->n = 0;
@@ -287,7 +288,7 @@ static void class_spans(bool (*is_member)(uint32_t), const char *text, size_t n,
     if (covered < n) spans_add(out, covered, n, false);
 }
 
-/* Runs the steps that begin at index `depth`. Returns false if r->err is set. */
+/* Runs the steps from index `depth` to the last step. Returns false if r->err is set. */
 static bool pretokenize_run(Run *r, size_t depth, View v) {
     if (!v.n) return true;
     if (depth == r->p->n) return r->fn(r->arg, v), true;

@@ -1,8 +1,9 @@
-/* The "pre_tokenizer" of a tokenizer.json: BertPreTokenizer, Split, ByteLevel, Digits, Metaspace, Punctuation,
- * Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence. Each kind consists of one or two steps, which prepend a
- * blank, split the text, represent bytes by characters, or replace blanks by metaspace. Each piece passes through all
- * steps before the next piece is split off, so no list of all pieces is stored. Source: tokenizers/src/pre_tokenizers
- * and NormalizedString::split; GPT-2 encoder.py (byte spelling). */
+/* The "pre_tokenizer" of a tokenizer.json: BertPreTokenizer, Split, ByteLevel, Digits, Metaspace,
+ * Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence. Each kind consists of one or
+ * more steps: prepending a blank, splitting the text, representing bytes by characters, and replacing blanks
+ * by metaspace. Each piece passes through all steps before the next piece is split off, so no list of all
+ * pieces is stored. Source: tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py (byte
+ * spelling). */
 #pragma once
 
 #include <jansson.h>
@@ -15,17 +16,17 @@
 #include "tokenizer/text/regex.h"
 
 typedef struct PreTokenizer PreTokenizer;
-typedef struct PreTokenizerWork PreTokenizerWork; /* each thread needs one */
+typedef struct PreTokenizerWork PreTokenizerWork; /* each thread needs a separate PreTokenizerWork */
 
-/* Loads a pre-tokenizer. NULL or null means that a text is one piece. Returns an error if a kind is not in the list
- * above, or if there is more than one ByteLevel. */
+/* Loads a pre-tokenizer. NULL or the JSON value null means that a text is one piece. Returns an error if a
+ * type is not in the list above, or if there is more than one ByteLevel. */
 Err pretokenizer_load(const json_t *, PreTokenizer **out);
 void pretokenizer_free(PreTokenizer *);
 PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);
 void pretokenizer_work_free(PreTokenizerWork *);
 
-/* Returns whether the pieces depend on the text's origins: a Metaspace may add its prefix only at the start of the
- * original text. */
+/* Returns true if the pieces depend on the text's origins, because a Metaspace adds its prefix only at the
+ * start of the original text. */
 bool pretokenizer_needs_origins(const PreTokenizer *);
 /* Calls fn for each non-empty piece, in order. Returns an error only if a regex search fails. */
 typedef void PieceFn(void *arg, View piece);

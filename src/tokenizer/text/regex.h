@@ -16,11 +16,11 @@ typedef struct Regex Regex;
 /* Compiles a pattern. If `literal` is set, the pattern is plain text. Returns an error if the syntax is wrong
  * or not supported. */
 Err regex_compile(const char *pattern, size_t n, bool literal, Regex **out);
-/* Compiles the "pattern" of a Replace or Split: {"String": s} or {"Regex": r}. */
+/* Compiles the "pattern" of a Replace or Split step: {"String": s} or {"Regex": r}. */
 Err pattern_load(const json_t *object, const char *where, Regex **out);
 void regex_free(Regex *);
 
-/* The working memory of matches. Each thread needs one Matcher for any number of Regexes. */
+/* The working memory for matching. Each thread needs one Matcher, which works with any number of Regexes. */
 typedef struct Matcher Matcher;
 Matcher *matcher_new(void);
 void matcher_free(Matcher *);
@@ -35,6 +35,7 @@ typedef struct Spans {
 } Spans;
 void spans_add(Spans *, size_t begin, size_t end, bool match);
 
-/* Sets `out` to the matches and the text between them, which together cover text[0, n) in order. An empty match
- * directly after a match is ignored. Returns an error if a match exceeds the backtracking limit. */
+/* Sets `out` to the matches and the text between them, which together cover text[0, n) in order. An empty
+ * match directly after another match is ignored. Returns an error if a match exceeds the backtracking
+ * limit. */
 Err regex_spans(const Regex *, Matcher *, const char *text, size_t n, Spans *out);

@@ -38,7 +38,7 @@ static double value_of(Number x) {
     return x.exponent >= 0 ? f * power : f / power;
 }
 
-/* Reads the exponent after "e". Returns its end, or NULL if it is malformed. */
+/* Reads the exponent after "e". Returns the end of the exponent, or NULL if the exponent is malformed. */
 static const char *read_exponent(const char *s, Number *x) {
     const bool negative = *s == '-';
     int64_t exponent = 0;
@@ -50,7 +50,8 @@ static const char *read_exponent(const char *s, Number *x) {
     return s;
 }
 
-/* Reads a real number from a NUL-terminated text. Returns its end, or NULL if it is malformed. */
+/* Reads a real number from a NUL-terminated text. Returns the end of the number, or NULL if the number is
+ * malformed. */
 static const char *read_real(const char *s, double *value) {
     const bool negative = *s == '-';
     Number x = {0, 0};

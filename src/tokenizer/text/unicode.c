@@ -1,5 +1,5 @@
-/* Unicode operations with utf8proc's tables. Combining marks are sorted here, because utf8proc_map needs
- * quadratic time. */
+/* Unicode operations that use utf8proc's tables. Combining marks are sorted here, because utf8proc_map would
+ * sort them in quadratic time. */
 #include "tokenizer/text/unicode.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Unicode normalization forms and lower case of valid UTF-8, in linear time regardless of the text. */
+/* Normalizes valid UTF-8 to Unicode normalization forms or lower case, in time linear in the length of the
+ * text. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,6 +1,7 @@
-/* A word is a list of token ids. `pairs` contains how often each pair of neighbours occurs. The queue contains the
- * pairs in the order of these counts. Each entry lists the words that contain the pair. A count in the queue may be
- * outdated, so it is compared with the current count when the pair reaches the front. */
+/* A word is a list of token ids. `pairs` contains the number of occurrences of each pair of adjacent ids. The
+ * queue contains the pairs in the order of these counts. Each entry in the queue lists the words that contain
+ * the pair. A count in the queue may be outdated, so it is compared with the current count when the pair
+ * reaches the front. */
 #include "tokenizer/train/bpe.h"
 
 #include <stdbool.h>
@@ -26,7 +27,7 @@ typedef struct Pair {
     uint64_t key; /* left id << 32 | right id */
     int64_t count;
     Places fresh;   /* words that gained this pair after the pair was last queued */
-    int64_t merged; /* 1 + index in the list of merges; 0 if the pair is not merged */
+    int64_t merged; /* 1 + index in the list of merges; 0 if the pair has not been merged */
 } Pair;
 
 typedef struct Queued {
@@ -77,7 +78,7 @@ static void free_trainer(Trainer *t) {
     free(t->queue), free(t->merges);
 }
 
-/* ---- the queue: the most frequent pair first; among equals, the pair of smaller ids ---- */
+/* ---- the queue: pairs by descending count, and then by ascending ids ---- */
 
 static bool comes_first(const Queued *a, const Queued *b) {
     return a->count != b->count ? a->count > b->count : a->key < b->key;
@@ -237,7 +238,7 @@ static void merge_word(Trainer *t, int32_t w, int32_t left, int32_t right, int32
     word->n = kept;
 }
 
-/* Appends a merge. If a pair is merged twice, its second rank applies. */
+/* Appends a merge. If a pair is merged twice, the rank of the second merge applies. */
 static void note_merge(Trainer *t, Pair *p) {
     if (p->merged) t->merges[p->merged - 1] = UINT64_MAX;
     if (t->num_merges == t->merges_cap)

@@ -91,8 +91,8 @@ static int by_score(const void *x, const void *y) {
     return (a->length < b->length) - (a->length > b->length);
 }
 
-/* Finds the intervals of sorted suffixes whose first `depth` characters are equal and whose next characters
- * differ. */
+/* Finds the intervals of sorted suffixes that agree in the first `depth` characters but not in the next
+ * one. */
 static void find_substrings(const uint32_t **suffixes, size_t n, Candidates *out) {
     struct {
         int depth;

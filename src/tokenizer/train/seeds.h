@@ -13,7 +13,7 @@ typedef struct Seeds {
     int32_t chars;  /* number of single characters, which have the first ids */
 } Seeds;
 
-/* Finds at most max(limit, number of characters + 1) pieces. Fills `out`, which must be zero; call seeds_free
- * even after an error. */
+/* Finds at most max(limit, number of characters + 1) pieces. Fills `out`, which must be zero-initialized. The
+ * caller must call seeds_free even after an error. */
 Err seeds_find(const Words *, int64_t limit, Seeds *out);
 void seeds_free(Seeds *);

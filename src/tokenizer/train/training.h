@@ -1,4 +1,5 @@
-/* The words in the training text with their counts, and the training options. All tokenizer trainers use them. */
+/* The words in the training text with their counts, and the training options. All tokenizer trainers use this
+ * code. */
 #pragma once
 
 #include <jansson.h>
@@ -12,7 +13,7 @@
 typedef struct Words Words;
 
 /* Creates Words from the parts of a tokenizer.json that split texts. Takes ownership of both parts. If
- * `normalizer` is NULL, there is none. */
+ * `normalizer` is NULL, texts are not normalized. */
 Err words_new(json_t *normalizer, json_t *pre_tokenizer, Words **out);
 void words_free(Words *); /* NULL is fine */
 /* Counts the words of a text. Returns an error if a regex fails, or if there are more than 2^24 different words. */
@@ -27,7 +28,7 @@ typedef struct Training {
     const char *const *special;
     size_t num_special;
     /* BPE: called after every 1000 merges with the number of tokens. Unigram: called before each round with
-     * the number of pieces. NULL means that it is never called. */
+     * the number of pieces. NULL means that progress is not reported. */
     void (*progress)(void *ctx, int64_t tokens);
     void *ctx;
 } Training;

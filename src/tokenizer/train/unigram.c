@@ -22,7 +22,7 @@ enum { LONGEST_WORD = 1 << 22 };
 typedef struct Trainer {
     const Words *words;
     Seeds seeds;
-    int32_t *seed; /* [n], the seed of each piece */
+    int32_t *seed; /* [n], the id of each piece in `seeds` */
     double *scores, *expected;
     int32_t n;
     double least;  /* the minimum score of a piece */
@@ -76,7 +76,8 @@ static void start(Trainer *t) {
     use_pieces(t);
 }
 
-/* Computes the digamma function by its asymptotic series at x + 7, as the `tokenizers` library does. */
+/* Computes the digamma function as the `tokenizers` library does: by recurrence up to x >= 7, and then by the
+ * asymptotic series. */
 static double digamma(double x) {
     double sum = 0;
     for (; x < 7; x++) sum -= 1 / x;
@@ -85,8 +86,8 @@ static double digamma(double x) {
     return sum + (log(x) + 1.0 / 24 * x2 - 7.0 / 960 * x4 + 31.0 / 8064 * x4 * x2 - 127.0 / 30720 * x4 * x4);
 }
 
-/* Runs one round of EM. Using digamma instead of log makes this the Bayesian variant, which favours fewer pieces (Liang
- * and Klein 2007). */
+/* Runs one round of EM. Using digamma instead of log yields the Bayesian variant of EM, which favours fewer
+ * pieces (Liang and Klein 2007). */
 static void estimate(Trainer *t) {
     for (int32_t i = 0; i < t->n; i++) t->expected[i] = 0;
     for (int32_t w = 0; w < words_number(t->words); w++) {
@@ -110,7 +111,7 @@ static void estimate(Trainer *t) {
 
 typedef struct Loss {
     int32_t piece;
-    double loss; /* log likelihood lost per word if the piece is dropped */
+    double loss; /* the log likelihood that is lost per word if the piece is dropped */
 } Loss;
 
 static int by_loss(const void *x, const void *y) {
@@ -121,10 +122,11 @@ static int by_loss(const void *x, const void *y) {
 
 typedef enum Fate { DROP, KEEP, WEIGH } Fate;
 
-/* Computes how much likelihood is lost if a piece is dropped. In the best splits of words, the best split of the
- * piece's text into other pieces would replace the piece. `freq` contains the number of occurrences of each piece. To
- * compute `after`, SentencePiece adds the length of this split. Version 0.23 of tokenizers adds the number of all
- * pieces instead, and thus overstates the loss of frequent pieces. This code follows tokenizers. */
+/* Computes how much likelihood is lost if a piece is dropped. In the best segmentations of words, the best
+ * segmentation of the piece's text into other pieces would replace the piece. `freq` contains the number of
+ * occurrences of each piece. To compute `after`, SentencePiece adds the number of pieces in this
+ * segmentation. Version 0.23 of tokenizers adds the number of all pieces instead, and thus overstates the
+ * loss of frequent pieces. This code follows tokenizers. */
 static Fate weigh(Trainer *t, int32_t piece, const double *freq, double pieces, double words, double *loss) {
     size_t n;
     const char *text = vocab_text(t->seeds.texts, t->seed[piece], &n);
@@ -177,7 +179,7 @@ static void run(Trainer *t, const Training *c) {
     for (int32_t before = INT32_MAX;;) {
         if (c->progress) c->progress(c->ctx, t->n - 1);
         for (int i = 0; i < SUB_ITERATIONS; i++) estimate(t);
-        if (t->n <= t->limit || t->n >= before) return; /* there may be too many characters */
+        if (t->n <= t->limit || t->n >= before) return; /* the characters alone may exceed the limit */
         before = t->n;
         prune(t);
     }

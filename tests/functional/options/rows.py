@@ -1268,13 +1268,13 @@ def drafts(program, quick):
         text = program.call("generate", "--load", save, "--lane", "fp64", "--tokens-to-generate", 13, "--prompt", "1 2 3",
                             *(["--speculative-model", words[0], "--num-speculative-tokens", words[1]] if words else []))
         texts.append([line for line in text.splitlines() if line[:1].isdigit()])
-        kept = re.search(r"kept (\d+) of (\d+) drafts of tokens, in (\d+) passes", text)
+        kept = re.search(r"kept (\d+) of (\d+) drafted tokens, in (\d+) passes", text)
         expect(bool(kept) == bool(words), "no count of drafts")
         if words[:1] == [save]:
             expect(kept.groups() == ("9", "9", "4"), f"{kept[0]}")
     expect(texts[0] and texts[0] == texts[1] == texts[2], f"{texts}")
     told = program.call("generate", "--load", save, "--num-speculative-tokens", 1, "--prompt", "1", status=2)
-    expect("more than the --mtp-num-layers 0 of the model" in told, told)
+    expect("more than the model's --mtp-num-layers 0" in told, told)
 
 
 generated("prompts_file", "--tokens-to-generate 3 --temperature 0", more=prompts_file)

@@ -54,7 +54,8 @@ TEST(every_flipped_shard_byte_is_named) {
     }
     assert_true(holds(&f, 90)); /* nothing was loaded partially */
     spew(path, good.s, good.len - 1);
-    assert_err(load(&f, -1), "shard_00000.bin' is damaged", "bytes instead of the", "--ckpt-step 6");
+    assert_err(load(&f, -1), "shard_00000.bin' is damaged", "bytes, but the manifest states",
+               "--ckpt-step 6");
     unlink(path);
     assert_err(load(&f, -1), "shard_00000.bin", "No such file", "--ckpt-step 6");
     assert_ok(load(&f, 6));
@@ -114,7 +115,7 @@ TEST(contradictions_are_found) {
         {"\"files\": [", "\"fils\": [", "list of files"},
         {"\"name\":\"shard_00000.bin\"", "\"name\":\"../shard_00000.bin\"", "is not a file of this folder"},
         {"\"name\":\"shard_00000.bin\"", "\"name\":\"shard_00001.bin\"", "shard_00001.bin"},
-        {"\"bytes\":", "\"bytes\":1", "bytes instead of the 1"},
+        {"\"bytes\":", "\"bytes\":1", "bytes, but the manifest states 1"},
         {"\"name\":\"embedding.word", "\"nome\":\"embedding.word", "lacks a name"},
         {"\"global_shape\":[11,5]", "\"global_shape\":[12,5]", "is incomplete"},
         {"\"global_shape\":[11,5]", "\"global_shape\":[10,5]", "contradict"},
@@ -159,7 +160,7 @@ TEST(tracker_is_not_trusted) {
     static const char *const garbage[] = {"", "six", "6 7", "-6", "99999999999999999999"};
     for (int i = 0; i < 5; i++) {
         spew(path, garbage[i], strlen(garbage[i]));
-        assert_err(load(&f, -1), "not the number of a checkpoint", "specify one checkpoint's folder");
+        assert_err(load(&f, -1), "not a checkpoint's iteration", "specify one checkpoint's folder");
     }
     spew(path, "8\n", 2);
     assert_err(load(&f, -1), "iter_0000008", "--ckpt-step 6");

@@ -143,11 +143,12 @@ TEST(misfits_are_listed) {
     assert_err(import_edited(&e), "does not fit the model",
                "1 missing: 'model.layers.0.input_layernorm.weight'",
                "1 unexpected: 'model.layers.0.input_layernorm.wait'",
-               "1 of another shape: 'model.layers.0.mlp.down_proj.bias' (F32 [4], the model has [30])");
+               "1 with another shape: 'model.layers.0.mlp.down_proj.bias' (F32 [4], the model has [30])");
     assert_true(all_zero(e.model->model->registry));
     e.tensors[2].tensor = tensor_make((int64_t[30]){0}, I64, 1, &(int64_t){30});
-    assert_err(import_edited(&e), "does not fit the model that config.json or the options describe",
-               "1 of a dtype that is not F64, F32, BF16 or F16: 'model.layers.0.mlp.down_proj.bias' ('I64')");
+    assert_err(
+        import_edited(&e), "does not fit the model that config.json or the options describe",
+        "1 with a dtype other than F64, F32, BF16 or F16: 'model.layers.0.mlp.down_proj.bias' ('I64')");
     edit_free(&e);
     e = edit("golden/gpt2-tiny");
     for (int64_t i = 0; i < e.count; i++)

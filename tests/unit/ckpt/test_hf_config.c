@@ -472,8 +472,10 @@ TEST(every_option_of_a_model_is_compared) {
     assert_int_equal(notes.len, 0);
     assert_ok(compare(ROPE, "hidden-dropout = 0.25\nattention-dropout = 0", &notes));
     assert_string_equal(
-        notes.s, "note: hidden_dropout is '0.0' here and '0.25' in config.json, which has no key for it\n"
-                 "note: attention_dropout is '0.1' here and '0.0' in config.json, which has no key for it\n");
+        notes.s,
+        "note: hidden_dropout is '0.0' here, but '0.25' after import, because config.json has no key for it\n"
+        "note: attention_dropout is '0.1' here, but '0.0' after import, because config.json has no key for "
+        "it\n");
     str_free(&notes);
     for (int o = 0; o < OPTIONS; o++) {
         const char *field = config_field_name(o);

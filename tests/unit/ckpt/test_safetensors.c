@@ -143,7 +143,7 @@ static const char *const HEADERS[][2] = {
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":"
      "[1],\"data_offsets\":[4,8]}}",
      "unique names"},
-    {"{}", "the tensors need 0 bytes, but the file has 8 bytes of tensors"},
+    {"{}", "the tensors need 0 bytes, but the file has 8 bytes of tensor data"},
     {"{\"__metadata__\":{\"a\":1}}", "entry 'a' is not a string"},
     {"{\"__metadata__\":[]}", "__metadata__ is not an object"},
     {"{\"a\":7}", "must have exactly dtype"},
@@ -160,9 +160,9 @@ static const char *const HEADERS[][2] = {
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", "needs 12 bytes"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", "does not have two data_offsets"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", "needs 8 bytes"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", "the first must be 0"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", "it must begin at byte 0"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-     "16, but the first must be 0, and the file has 8"},
+     "16, but it must begin at byte 0, and the file has 8"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", "the tensors need 4 bytes"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":"
      "[1],\"data_offsets\":[4,8]}}",

@@ -87,7 +87,7 @@ static void a_stopped_rank_is_named(void **state) {
     assert_one_report(e.text, "stop_2");
     assert_failed(&e, "stop_2");
     mpirun(state, 4, "stop_at_the_end", 1, &e);
-    assert_ends(&e, "stop_at_the_end", (const char *const[SAYS]){"rank 2 has not, after 1 s"}, 1);
+    assert_ends(&e, "stop_at_the_end", (const char *const[SAYS]){"rank 2 has not returned after 1 s"}, 1);
     assert_failed(&e, "stop_at_the_end");
 }
 

@@ -285,10 +285,13 @@ TEST(faults_are_reported) {
          NULL,
          {"has waited 1 s for an NCCL operation", "all_reduce sum of 3 F32 at 'dropped', operation 1",
           "ranks that did not: 2\n"}},
-        {counts_differ, NEVER, NULL, {"NCCL reports on rank ", "all_reduce sum of", "at 'counts'"}},
+        {counts_differ, NEVER, NULL, {"NCCL reports an error on rank ", "all_reduce sum of", "at 'counts'"}},
         {one_does_not_launch, 1, NULL, {"has waited 1 s for a CUDA graph", GRAPH, "ranks that did not: 2\n"}},
         {all_launch, 1, "lost:1", {"has waited 1 s for a CUDA graph", GRAPH, "ranks that did not: none\n"}},
-        {all_launch, NEVER, "error:1", {"NCCL reports on rank ", "planted fault in operation 1", GRAPH}},
+        {all_launch,
+         NEVER,
+         "error:1",
+         {"NCCL reports an error on rank ", "planted fault in operation 1", GRAPH}},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         static Ending e;
@@ -499,8 +502,9 @@ TEST(a_library_without_windows_is_refused) {
 }
 
 TEST(other_libraries_are_refused) {
-    static const char *const CASES[][2] = {{"/nowhere/libnccl.so.2", "NCCL cannot be loaded: /nowhere/"},
-                                           {"libm.so.6", "'libm.so.6' is not NCCL: it has no function nccl"}};
+    static const char *const CASES[][2] = {
+        {"/nowhere/libnccl.so.2", "NCCL cannot be loaded: /nowhere/"},
+        {"libm.so.6", "'libm.so.6' is not NCCL: the library has no function nccl"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         comm_threads(2, NULL, open_with, (void *)CASES[i]);
 }

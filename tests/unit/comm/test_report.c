@@ -55,8 +55,8 @@ TEST(each_contradiction_is_named) {
 TEST(an_all_to_all_says_what_was_expected) {
     const CommFacts all = {.kind = COMM_ALL_TO_ALL, .sends = 3, .expects = 4};
     expect(all, (CommFacts){.kind = COMM_ALL_TO_ALL, .sends = 5, .expects = 6},
-           "the count differs: rank 2 starts all_to_all at 'here', rank 5 starts all_to_all at 'here' (sent "
-           "3 and expected 6; sent back 5 and expected 4)");
+           "the count differs: rank 2 starts all_to_all at 'here', rank 5 starts all_to_all at 'here' (3 "
+           "sent, 6 expected; in the other direction, 5 sent, 4 expected)");
     expect(all, (CommFacts){.kind = COMM_BARRIER},
            "the kind differs: rank 2 starts all_to_all at 'here', rank 5 starts barrier at 'here'");
     expect(

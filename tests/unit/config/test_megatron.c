@@ -103,15 +103,15 @@ TEST(many_options_of_one_reason_are_counted) {
         p.args.problems.s,
         "--dsa-indexer-n-heads, --dsa-indexer-head-dim, --dsa-indexer-topk, --dsa-indexer-topk-freq, "
         "--dsa-indexer-skip-topk-offset and --dsa-indexer-loss-coeff are not supported: Isotron has no "
-        "sparse or linear attention (DSA, Gated DeltaNet). Choose a model without them.\n");
+        "sparse or linear attention (DSA, Gated DeltaNet). Choose another model.\n");
     done(&p);
     parse(&p, 0,
           "--inprocess-restart --inprocess-max-iterations 1 --inprocess-soft-timeout 1 "
           "--inprocess-hard-timeout 1 --inprocess-heartbeat-timeout 1 --inprocess-barrier-timeout 1 "
           "--inprocess-granularity rank --inprocess-last-call-wait 1 --inprocess-empty-cuda-cache "
           "--enable-ft-package");
-    assert_non_null(
-        strstr(p.args.notes.s, "--inprocess-last-call-wait and 2 more have no effect: A run ends"));
+    assert_non_null(strstr(p.args.notes.s,
+                           "--inprocess-last-call-wait and 2 more have no effect: Isotron does not restart"));
     done(&p);
 }
 

@@ -50,16 +50,17 @@ static const char *const GPT[][2] = {
     {"--position-embedding-type rope --rotary-percent 0.2",
      "even, positive number of rotated channels per head: change it or --kv-channels"},
     {"--use-rope-scaling", "needs --position-embedding-type rope, not learned_absolute"},
-    {"--window-size 3", "two numbers such as 127,0. The left one must be from -1 to 1073741824, and the "
-                        "right one 0 or -1, because a decoder does not attend to later tokens"},
-    {"--window-attn-skip-freq 2", "without --window-size: add it"},
+    {"--window-size 3", "two numbers such as 127,0. The left number must be from -1 to 1073741824, and the "
+                        "right number 0 or -1, because a decoder does not attend to later tokens"},
+    {"--window-attn-skip-freq 2", "without --window-size: add --window-size"},
     {"--window-size 3,0 --window-attn-skip-freq [1,0,1]", "2 layers"},
     {"--window-size 3,0 --window-attn-skip-freq 0", "2 layers"},
-    {"--qk-l2-norm --qk-layernorm", "remove --qk-layernorm, --multi-latent-attention or --model t5"},
+    {"--qk-l2-norm --qk-layernorm", "--multi-latent-attention or --model t5: remove one of them"},
     {"--qk-layernorm-after-rope --position-embedding-type rope",
      "without --qk-layernorm-whole or --multi-latent-attention"},
     {EXPERTS " --disable-bias-linear --add-mlp-bias", "remove it or --num-experts"},
-    {"--disable-norm-weight --apply-layernorm-1p", "which --disable-norm-weight removes: remove one of them"},
+    {"--disable-norm-weight --apply-layernorm-1p",
+     "--disable-norm-weight removes: remove one of these options"},
     {"--qk-l2-norm-rope-layers-only --position-embedding-type rope",
      "set --qk-l2-norm, and --position-embedding-type rope or yarn"},
     {"--qk-l2-norm --qk-l2-norm-rope-layers-only", "and --position-embedding-type rope or yarn"},
@@ -99,8 +100,8 @@ static const char *const GPT[][2] = {
     {"--position-embedding-type rope --rope-short-factor 1 --rope-long-factor x",
      "must each have a positive number for every pair of rotated channels of a head"},
     {"--position-embedding-type rope --rope-attention-factor 2",
-     "has no effect without --rope-short-factor and --rope-long-factor, or --position-embedding-type yarn: "
-     "add them"},
+     "effect unless --rope-short-factor and --rope-long-factor, or --position-embedding-type yarn, are set: "
+     "remove it"},
     {"--position-embedding-type rope --use-rope-scaling --rope-dynamic-factor 2",
      "remove --use-rope-scaling or --rope-short-factor"},
     {"--position-embedding-type yarn --yarn-beta-slow 32",
@@ -130,7 +131,7 @@ static const char *const GPT[][2] = {
      "needs --position-embedding-type rope, not alibi. For YaRN, set --rope-type yarn"},
     {"--multi-latent-attention --position-embedding-type yarn", "For YaRN, set --rope-type yarn"},
     {"--multi-latent-attention --rotary-percent 0.5", "YaRN rotates all of --qk-pos-emb-head-dim"},
-    {"--rope-type yarn", "Without it, set --position-embedding-type yarn"},
+    {"--rope-type yarn", "Without --multi-latent-attention, set --position-embedding-type yarn"},
     {"--embedding-layernorm --model t5", "does not support --model t5 or --mtp-num-layers: remove it"},
     {"--embedding-layernorm --model bert --norm-placement post",
      "always normalizes its embeddings: remove --embedding-layernorm"},
@@ -138,10 +139,10 @@ static const char *const GPT[][2] = {
     {"--use-mup --model bert", "Megatron-LM scales the logits of no other model. Remove it"},
     {"--parallel-residual one-norm --norm-placement post", "one-norm needs --norm-placement pre, not post"},
     {"--hidden-dropout 1", "--hidden-dropout 1 must be less than 1"},
-    {"--fp8-format e4m3 --lane exact", "is too coarse for --lane exact: use bf16, fp16 or fp32"},
-    {"--fp8-format e4m3 --fp64", "is too coarse for --lane fp64: use bf16, fp16 or fp32"},
-    {"--fp8-recipe mxfp8", "--fp8-recipe mxfp8 is not supported: This recipe scales tensors in a different "
-                           "way. Use delayed, tensorwise or blockwise"},
+    {"--fp8-format e4m3 --lane exact", "too coarse for --lane exact: use --lane bf16, fp16 or fp32"},
+    {"--fp8-format e4m3 --fp64", "too coarse for --lane fp64: use --lane bf16, fp16 or fp32"},
+    {"--fp8-recipe mxfp8", "--fp8-recipe mxfp8 is not supported: Isotron does not have this recipe. Use "
+                           "delayed, tensorwise or blockwise"},
     {"--vocab-size 100 --padded-vocab-size 99",
      "--padded-vocab-size 99 is less than --vocab-size 100: raise or remove it"},
     {"--padded-vocab-size 129 --tensor-model-parallel-size 2",
@@ -150,11 +151,11 @@ static const char *const GPT[][2] = {
     {"--fp8-format e4m3 --first-last-layers-bf16",
      "cannot be used with --fp8-recipe delayed: use tensorwise or blockwise"},
     {"--grad-reduce-in-bf16",
-     "needs --bf16: --lane fp32 always sums gradients in its own precision. Remove it"},
+     "needs --bf16: --lane fp32 always sums gradients in the lane's precision. Remove --grad-reduce-in-bf16"},
     {"--fp16 --grad-reduce-in-bf16",
-     "needs --bf16: --lane fp16 always sums gradients in its own precision. Remove it"},
-    {"--lane exact --grad-reduce-in-bf16",
-     "needs --bf16: --lane exact always sums gradients in its own precision. Remove it"},
+     "needs --bf16: --lane fp16 always sums gradients in the lane's precision. Remove --grad-reduce-in-bf16"},
+    {"--lane exact --grad-reduce-in-bf16", "needs --bf16: --lane exact always sums gradients in the lane's "
+                                           "precision. Remove --grad-reduce-in-bf16"},
     {"--bf16 --main-grads-dtype bf16", "needs --use-precision-aware-optimizer"},
     {"--exp-avg-dtype bf16", "need --use-precision-aware-optimizer"},
     {"--use-precision-aware-optimizer --exp-avg-sq-dtype fp16", "Adam would divide by 0. Use bf16 or fp32"},
@@ -162,43 +163,44 @@ static const char *const GPT[][2] = {
     {"--use-precision-aware-optimizer --fp64", "cannot be used with --lane fp64"},
     {"--lane exact --ranks 2", "add --calculate-per-token-loss"},
     {"--fp16 --use-precision-aware-optimizer --main-grads-dtype bf16",
-     "needs --bf16: --lane fp16 always sums gradients in its own precision. Remove it"},
+     "needs --bf16: --lane fp16 always sums gradients in the lane's precision. Remove --main-grads-dtype"},
     {"--bf16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32",
      "contradicts --grad-reduce-in-bf16 and --main-grads-dtype bf16: remove one of them"},
     {"--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16 --accumulate-allreduce-grads-in-fp32",
      "contradicts --grad-reduce-in-bf16 and --main-grads-dtype bf16: remove one of them"},
-    {"--bf16 --fp8-emulated", "--fp8-emulated applies only to FP8 GEMMs: add --fp8-format, or remove it"},
+    {"--bf16 --fp8-emulated",
+     "--fp8-emulated applies only to FP8 GEMMs: add --fp8-format, or remove --fp8-emulated"},
     {"--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16",
      "leaves no layer for FP8: --num-layers-at-start-in-bf16 1 and --num-layers-at-end-in-bf16 1 together "
-     "must be fewer than --num-layers 2 or, in a T5, --decoder-num-layers"},
+     "must be fewer than --num-layers 2 or, in T5, --decoder-num-layers"},
     {"--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 "
      "--num-layers-at-start-in-bf16 9 --num-layers-at-end-in-bf16 0",
-     "must be fewer than --num-layers 2 or, in a T5, --decoder-num-layers"},
+     "together must be fewer than --num-layers 2 or, in T5, --decoder-num-layers"},
     {"--bf16 --fp8-keep-weights",
-     "--fp8-keep-weights applies only to FP8 GEMMs: add --fp8-format, or remove it"},
+     "--fp8-keep-weights applies only to FP8 GEMMs: add --fp8-format, or remove --fp8-keep-weights"},
     {"--bf16 --use-megatron-fsdp --fp8-param-gather",
-     "--fp8-param-gather applies only to FP8 GEMMs: add --fp8-format, or remove it"},
+     "--fp8-param-gather applies only to FP8 GEMMs: add --fp8-format, or remove --fp8-param-gather"},
     {"--bf16 --fp8-format e4m3 --fp8-param-gather",
      "needs sharded main weights: add --use-distributed-optimizer or --use-megatron-fsdp, or remove "
-     "it"},
+     "--fp8-param-gather"},
     {"--bf16 --fp8-format e4m3 --fp8-param-gather --use-distributed-optimizer --fp8-keep-weights",
      "but --fp8-param-gather stores only FP8 weights: remove one of them"},
     {"--bf16 --fp8-keep-inputs", "one scale per tensor. Add --fp8-format with --fp8-recipe delayed or "
-                                 "tensorwise and without --no-fp8-wgrad, or remove it"},
+                                 "tensorwise and without --no-fp8-wgrad, or remove --fp8-keep-inputs"},
     {"--fp8-format e4m3 --fp8-recipe blockwise --fp8-keep-inputs",
      "one scale per tensor. Add --fp8-format with --fp8-recipe delayed or tensorwise and without "
-     "--no-fp8-wgrad, or remove it"},
+     "--no-fp8-wgrad, or remove --fp8-keep-inputs"},
     {"--fp8-format e4m3 --no-fp8-wgrad --fp8-keep-inputs",
      "one scale per tensor. Add --fp8-format with --fp8-recipe delayed or tensorwise and without "
-     "--no-fp8-wgrad, or remove it"},
+     "--no-fp8-wgrad, or remove --fp8-keep-inputs"},
     {"--fp8-format e4m3 --fp8-recipe tensorwise --batch-invariant-mode",
      "depend on all samples of a microbatch: use delayed or, to generate, --quantization fp8"},
     {"--batch-invariant-mode --no-deterministic-mode",
      "needs deterministic sums: remove --no-deterministic-mode"},
     {"--num-experts 4 --moe-shared-expert-intermediate-size 8",
      "--moe-shared-expert-intermediate-size needs --disable-bias-linear"},
-    {"--activation-func-clamp-value 7", "and to --swiglu in experts: set one of them"},
-    {"--swiglu --activation-func-clamp-value 7", "and to --swiglu in experts: set one of them"},
+    {"--activation-func-clamp-value 7", "to --swiglu in experts: set one of these activations"},
+    {"--swiglu --activation-func-clamp-value 7", "to --swiglu in experts: set one of these activations"},
     {"--glu-linear-offset 1", "needs --quick-geglu, not --activation gelu"},
     {EXPERTS " --activation xielu", "remove --num-experts, or choose another activation"},
     {EXPERTS " --moe-router-topk 9", "more than --num-experts 8: lower it"},
@@ -219,12 +221,12 @@ static const char *const GPT[][2] = {
      "A token cannot select more groups than exist, or more experts from a group than the group contains"},
     {EXPERTS " --moe-router-load-balancing-type aux_loss aux_loss --moe-aux-loss-coeff 1 1",
      "each at most once, or only one of sinkhorn, quantile_balancing and none. --moe-aux-loss-coeff 1 1 must "
-     "have one non-negative number for each of them"},
+     "have one non-negative number for each listed type"},
     {EXPERTS " --moe-router-load-balancing-type aux_loss sinkhorn --moe-aux-loss-coeff 1 1",
-     "none. --moe-aux-loss-coeff 1 1 must have one non-negative number for each of them"},
+     "none. --moe-aux-loss-coeff 1 1 must have one non-negative number for each listed type"},
     {EXPERTS " --moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 1",
-     "one non-negative number for each of them"},
-    {EXPERTS " --moe-aux-loss-coeff -1", "non-negative number for each of them"},
+     "one non-negative number for each listed type"},
+    {EXPERTS " --moe-aux-loss-coeff -1", "non-negative number for each listed type"},
     {EXPERTS " --moe-router-load-balancing-type sinkhorn --moe-router-score-function sigmoid",
      "selects the experts itself: remove --moe-router-score-function sigmoid, --moe-router-num-groups and "
      "--moe-router-enable-expert-bias"},
@@ -253,29 +255,29 @@ static const char *const GPT[][2] = {
              "--moe-router-load-balancing-type global_aux_loss",
      "or one data-parallel rank"},
     {EXPERTS " --batch-invariant-mode --moe-expert-capacity-factor 1", "without a capacity"},
-    {"--num-layers-per-virtual-pipeline-stage 1", "above 1: remove it"},
-    {"--num-virtual-stages-per-pipeline-rank 2", "above 1: remove it"},
+    {"--num-layers-per-virtual-pipeline-stage 1", "above 1: remove --num-layers-per-virtual-pipeline-stage"},
+    {"--num-virtual-stages-per-pipeline-rank 2", "above 1: remove --num-virtual-stages-per-pipeline-rank"},
     {"--num-virtual-stages-per-pipeline-rank 2 --num-layers-per-virtual-pipeline-stage 1", "remove one"},
     {"--decoder-first-pipeline-num-layers 1", "above 1: remove them"},
     {"--decoder-last-pipeline-num-layers 1 --account-for-loss-in-pipeline-split",
-     "lower the number of layers in the former"},
+     "two, and lower the numbers of layers instead"},
     {"--decoder-last-pipeline-num-layers 1 --num-layers-per-virtual-pipeline-stage 1",
      "cannot be used with --num-layers-per-virtual-pipeline-stage: set "
      "--num-virtual-stages-per-pipeline-rank instead"},
-    {"--overlap-param-gather", "--overlap-param-gather needs sharded parameters: add "
-                               "--use-distributed-optimizer or --use-megatron-fsdp, or remove it"},
-    {"--no-cp-comm-overlap",
-     "--no-cp-comm-overlap applies only to a ring of keys: add --context-parallel-size above "
-     "1 and --cp-comm-type p2p, or remove it"},
+    {"--overlap-param-gather",
+     "--overlap-param-gather needs sharded parameters: add --use-distributed-optimizer or "
+     "--use-megatron-fsdp, or remove --overlap-param-gather"},
+    {"--no-cp-comm-overlap", "to keys that are passed around a ring: add --context-parallel-size above 1 and "
+                             "--cp-comm-type p2p, or remove --no-cp-comm-overlap"},
     {"--ranks 2 --context-parallel-size 2 --cp-comm-type a2a --no-cp-comm-overlap",
-     "--no-cp-comm-overlap applies only to a ring of keys: add --context-parallel-size above 1 and "
-     "--cp-comm-type "
-     "p2p, or remove it"},
+     "to keys that are passed around a ring: add --context-parallel-size above 1 and --cp-comm-type p2p, or "
+     "remove --no-cp-comm-overlap"},
     {"--overlap-dispatch-backward-with-experts-wgrad",
-     "wgrad computes weight gradients during an all-to-all: add --expert-model-parallel-size above 1 and "
-     "--moe-token-dispatcher-type alltoall, or remove it"},
+     "--overlap-dispatch-backward-with-experts-wgrad computes weight gradients during an all-to-all: add "
+     "--expert-model-parallel-size above 1 and --moe-token-dispatcher-type alltoall, or remove "
+     "--overlap-dispatch-backward-with-experts-wgrad"},
     {"--ranks 2 --tensor-model-parallel-size 2 --interleave-forward-backward",
-     "add --interleaved-microbatches 2, or remove it"},
+     "add --interleaved-microbatches 2, or remove --interleave-forward-backward"},
     {"--ranks 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --interleaved-microbatches 2 "
      "--interleave-forward-backward --pipeline-schedule zero-bubble",
      "cannot be used with --pipeline-schedule zero-bubble: remove one of them"},
@@ -283,65 +285,66 @@ static const char *const GPT[][2] = {
      "--pipeline-schedule gpipe",
      "cannot be used with --pipeline-schedule gpipe: remove one of them"},
     {"--ranks 2 --tensor-model-parallel-size 2 --keep-gathered-inputs",
-     "add --sequence-parallel and --tensor-model-parallel-size above 1, or remove it"},
+     "add --sequence-parallel and --tensor-model-parallel-size above 1, or remove --keep-gathered-inputs"},
     {"--ranks 2 --sequence-parallel --keep-gathered-inputs",
-     "--tensor-model-parallel-size above 1, or remove it"},
+     "--tensor-model-parallel-size above 1, or remove --keep-gathered-inputs"},
     {"--ranks 2 --no-overlap-with-attention", "--overlap-grad-reduce or --overlap-param-gather: remove it"},
     {"--ranks 4 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --use-megatron-fsdp",
      "--interleaved-microbatches 2 accumulates gradients of several layers at the same time, but ZeRO-2 and "
-     "ZeRO-3 keep the gradients of only one layer: remove it, or set --data-parallel-sharding-strategy "
-     "optim"},
+     "ZeRO-3 keep the gradients of only one layer: remove --interleaved-microbatches, or set "
+     "--data-parallel-sharding-strategy optim"},
     {"--ranks 2 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --cpu-offloading-num-layers 1 "
      "--num-layers 2",
      "--interleaved-microbatches 2 cannot be used with --cpu-offloading, which offloads one microbatch at a "
      "time: remove one of them"},
     {"--moe-shared-expert-overlap",
-     "--moe-shared-expert-overlap computes the shared experts during an all-to-all: "
-     "add --moe-shared-expert-intermediate-size, --expert-model-parallel-size "
-     "above 1 and --moe-token-dispatcher-type alltoall, or remove it"},
+     "--moe-shared-expert-overlap computes the shared experts during an all-to-all: add "
+     "--moe-shared-expert-intermediate-size, --expert-model-parallel-size above 1 and "
+     "--moe-token-dispatcher-type alltoall, or remove --moe-shared-expert-overlap"},
     {"--use-megatron-fsdp --data-parallel-sharding-strategy no_shard --overlap-param-gather",
-     "needs sharded parameters: add --use-distributed-optimizer or --use-megatron-fsdp, or remove it"},
+     "needs sharded parameters: add --use-distributed-optimizer or --use-megatron-fsdp, or remove "
+     "--overlap-param-gather"},
     {"--ranks 4 --num-distributed-optimizer-instances 2",
-     "instances 2 needs --use-distributed-optimizer or --use-megatron-fsdp: remove it"},
+     "--use-megatron-fsdp: add one of these, or remove --num-distributed-optimizer-instances"},
     {"--ranks 4 --use-distributed-optimizer --num-distributed-optimizer-instances 3",
-     "--num-distributed-optimizer-instances 3 must divide the number of ranks with the same parameters: "
-     "change it. This number is 4, the number of ranks, divided by the tensor- and pipeline-parallel sizes. "
-     "For experts, the "
-     "divisors are the expert-tensor-, expert- and pipeline-parallel sizes"},
+     "3 must divide the number of ranks with the same parameters: change it. For dense parameters, this "
+     "number is the 4 ranks divided by the tensor- and pipeline-parallel sizes. For experts, the divisors "
+     "are the expert-tensor-, expert- and pipeline-parallel sizes"},
     {"--ranks 4 --num-experts 4 --expert-model-parallel-size 2 --use-distributed-optimizer "
      "--num-distributed-optimizer-instances 4",
-     "--num-distributed-optimizer-instances 4 must divide the number of ranks with the same parameters: "
-     "change it. This number is 4, the number of ranks, divided by the tensor- and pipeline-parallel sizes. "
-     "For experts, the "
-     "divisors are the expert-tensor-, expert- and pipeline-parallel sizes"},
+     "4 must divide the number of ranks with the same parameters: change it. For dense parameters, this "
+     "number is the 4 ranks divided by the tensor- and pipeline-parallel sizes. For experts, the divisors "
+     "are the expert-tensor-, expert- and pipeline-parallel sizes"},
     {"--ddp-bucket-size 5 --ddp-num-buckets 3", "are mutually exclusive: remove one"},
-    {"--cross-entropy-chunk-size 64",
-     "add --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear, or remove it"},
-    {"--cross-entropy-fusion-impl linear", "add --cross-entropy-loss-fusion, or remove it"},
+    {"--cross-entropy-chunk-size 64", "add --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear, "
+                                      "or remove --cross-entropy-chunk-size"},
+    {"--cross-entropy-fusion-impl linear",
+     "add --cross-entropy-loss-fusion, or remove --cross-entropy-fusion-impl"},
     {"--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --add-output-layer-bias",
-     "does not support a bias in the output layer: remove it or --add-output-layer-bias"},
+     "does not support a bias in the output layer: remove --cross-entropy-fusion-impl or "
+     "--add-output-layer-bias"},
     {"--cross-entropy-loss-fusion --cross-entropy-chunk-size 64",
-     "--cross-entropy-fusion-impl linear, or remove it"},
+     "--cross-entropy-fusion-impl linear, or remove --cross-entropy-chunk-size"},
     {EXPERTS " --expert-model-parallel-size 3 --ranks 3",
      "--num-experts 8 is not a multiple of --expert-model-parallel-size 3: change one of them"},
     {EXPERTS " --expert-tensor-parallel-size 3 --ranks 3 --moe-ffn-hidden-size 8",
-     "The hidden size of an expert is not a multiple of the 3 ranks that share the expert: change "
+     "size of an expert is not a multiple of 3, the number of ranks that share the expert: change "
      "--moe-ffn-hidden-size or --expert-tensor-parallel-size"},
     {EXPERTS " --expert-model-parallel-size 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size "
              "2 --sequence-parallel",
-     "4 ranks: the expert-tensor-parallel size 2 times --expert-model-parallel-size 8 times "
-     "--pipeline-model-parallel-size 2 is 32. Set --ranks to 32 or a multiple of it"},
+     "copy of them needs 32 ranks, the expert-tensor-parallel size 2 times --expert-model-parallel-size 8 "
+     "times --pipeline-model-parallel-size 2. Set --ranks to a multiple of 32"},
     {EXPERTS " --expert-tensor-parallel-size 2 --ranks 2 --ffn-hidden-size 7",
-     "The hidden size of an expert is not a multiple of the 2 ranks that share the expert: change "
+     "size of an expert is not a multiple of 2, the number of ranks that share the expert: change "
      "--moe-ffn-hidden-size or --expert-tensor-parallel-size"},
     {EXPERTS
      " --tensor-model-parallel-size 2 --ranks 2 --sequence-parallel --moe-shared-expert-intermediate-size 7",
      "--moe-shared-expert-intermediate-size 7 is not a multiple of --tensor-model-parallel-size 2: change "
      "one of them"},
     {EXPERTS " --tensor-model-parallel-size 2 --ranks 2",
-     "need --sequence-parallel, because each rank must route different tokens: add it"},
+     "need --sequence-parallel, because each rank must route different tokens: add --sequence-parallel"},
     {"--pipeline-model-parallel-layout EttL",
-     "--pipeline-model-parallel-layout needs --pipeline-model-parallel-size above 1: remove it"},
+     "has no effect without --pipeline-model-parallel-size above 1: remove --pipeline-model-parallel-layout"},
     {"--pipeline-model-parallel-layout EttL --account-for-loss-in-pipeline-split",
      "already defines all stages: remove --decoder-first-pipeline-num-layers, "
      "--decoder-last-pipeline-num-layers, --account-for-embedding-in-pipeline-split, "
@@ -353,17 +356,16 @@ static const char *const GPT[][2] = {
      "cannot be divided evenly among the ranks: 2 * --num-query-groups 1 * --kv-channels 3 (none = "
      "--hidden-size / --num-attention-heads) must be a multiple of --tensor-model-parallel-size 4: change "
      "one of them"},
-    {CONTEXT " --cp-comm-type ring", "must be p2p, allgather, a2a or a2a+p2p: one value for all layers, or "
-                                     "one for each of --num-layers 2. The "
-                                     "decoder of a T5 uses the same values, so it must not have more layers"},
-    {CONTEXT " --cp-comm-type p2p a2a p2p",
-     "one for each of --num-layers 2. The "
-     "decoder of a T5 uses the same values, so it must not have more layers"},
-    {CONTEXT " --cp-comm-type a2a+p2p", "--cp-comm-type a2a+p2p needs them"},
+    {CONTEXT " --cp-comm-type ring",
+     "be p2p, allgather, a2a or a2a+p2p: one value for all layers, or one for each of --num-layers 2. T5's "
+     "decoder uses the same values as the encoder, so the decoder must not have more layers"},
+    {CONTEXT " --cp-comm-type p2p a2a p2p", "for each of --num-layers 2. T5's decoder uses the same values "
+                                            "as the encoder, so the decoder must not have more layers"},
+    {CONTEXT " --cp-comm-type a2a+p2p", "a2a+p2p needs these numbers"},
     {CONTEXT " --cp-comm-type p2p a2a+p2p --hierarchical-context-parallel-sizes 2 4",
-     "whose product is --context-parallel-size 4. --cp-comm-type a2a+p2p needs them"},
+     "product is --context-parallel-size 4. --cp-comm-type a2a+p2p needs these numbers"},
     {CONTEXT " --hierarchical-context-parallel-sizes 0 4",
-     "whose product is --context-parallel-size 4. --cp-comm-type a2a+p2p needs them"},
+     "product is --context-parallel-size 4. --cp-comm-type a2a+p2p needs these numbers"},
     {CONTEXT " --cp-comm-type p2p a2a --tensor-model-parallel-size 2",
      "cannot distribute the heads of a tensor-parallel rank evenly among its context-parallel ranks: use p2p "
      "or allgather. The relevant options are --num-attention-heads 4, --num-query-groups 1, "
@@ -386,7 +388,7 @@ static const char *const GPT[][2] = {
      "needs --position-embedding-type rope or yarn, not learned_absolute. For a model "
      "without position embeddings, set --position-embedding-type none"},
     {EXPERTS " --moe-router-load-balancing-type sinkhorn --moe-aux-loss-coeff 1",
-     "none. --moe-aux-loss-coeff 1 must have one non-negative number for each of them"},
+     "none. --moe-aux-loss-coeff 1 must have one non-negative number for each listed type"},
     {"--use-flash-attn --attention-backend unfused",
      "--use-flash-attn and --attention-backend contradict each other: remove one of them"},
     {"--tokenizer-type SFTTokenizer", "SFTTokenizer is not supported: Use HuggingFaceTokenizer with the "
@@ -402,7 +404,7 @@ static const char *const GPT[][2] = {
      "it needs --pipeline-schedule 1f1b, not zero-bubble"},
     {"--train-samples 100", "are mutually exclusive: remove one"},
     {"--global-batch-size 16 --rampup-batch-size 2 3 100",
-     "increment and samples, and --global-batch-size 16 must exceed start by a multiple of increment"},
+     "samples, and --global-batch-size 16 must exceed the start by a multiple of the increment"},
     {"--global-batch-size 8 --rampup-batch-size 3 5 100",
      "Each size from --rampup-batch-size 3 5 100 to --global-batch-size 8 must be a multiple of "
      "--micro-batch-size 2 times the data-parallel size 1: change one of them"},
@@ -431,7 +433,7 @@ static const char *const GPT[][2] = {
                              "instead of the -samples options"},
     {"--lr-warmup-fraction 0.1 --lr-warmup-iters 1", "remove one"},
     {"--lr-warmup-iters 10", "--lr-warmup-iters 10 must be less than the 10 iterations of the decay "
-                             "(--lr-decay-iters, or --train-iters if it is not set): lower it"},
+                             "(--lr-decay-iters, by default --train-iters): lower --lr-warmup-iters"},
     {"--lr-warmup-fraction 1", "--lr-warmup-fraction 1 must be less than 1"},
     {"--lr-decay-style WSD", "needs --lr-wsd-decay-iters or --lr-wsd-decay-samples"},
     {"--start-weight-decay 0.1", "linear or cosine"},
@@ -467,19 +469,19 @@ static const char *const GPT[][2] = {
     {"--attention-dropout 1", "--attention-dropout 1 must be less than 1"},
     {"--bf16 --fp8-format hybrid --fp8-keep-weights --ranks 2 --use-distributed-optimizer "
      "--overlap-param-gather",
-     "--fp8-keep-weights quantizes weights before the first pass of a step, but they are not gathered until "
-     "that pass starts. Remove it, or remove --overlap-param-gather and ZeRO-3"},
+     "quantizes weights before the first pass of a step, but the weights are not gathered until that pass "
+     "starts. Remove --fp8-keep-weights, or remove --overlap-param-gather and ZeRO-3"},
     {"--bf16 --fp8-format hybrid --fp8-keep-weights --ranks 2 --use-distributed-optimizer --device cuda "
      "--hidden-dropout 0 --attention-dropout 0 --cuda-graph-impl local",
-     "--fp8-keep-weights quantizes weights before a step's CUDA graph, but that graph gathers them. Remove "
-     "it, or remove --cuda-graph-impl or data-parallel sharding"},
+     "--fp8-keep-weights quantizes weights before a step's CUDA graph, but that graph gathers the weights. "
+     "Remove --fp8-keep-weights, --cuda-graph-impl or data-parallel sharding"},
     {"--fp16 --initial-loss-scale 2 --min-loss-scale 4",
      "--min-loss-scale 4 is above --initial-loss-scale 2: lower it"},
     {"--ranks 3 --tensor-model-parallel-size 2",
      "--ranks 3 is not a multiple of --tensor-model-parallel-size 2 times --pipeline-model-parallel-size 1 "
      "times --context-parallel-size 1: change one of them"},
     {"--expert-model-parallel-size 2 --ranks 2",
-     "--expert-model-parallel-size 2 needs --num-experts: remove it"},
+     "no effect without --num-experts: remove --expert-model-parallel-size"},
     {"--ranks 3 --num-attention-heads 6 --hidden-size 66 --tensor-model-parallel-size 3 "
      "--group-query-attention --num-query-groups 2",
      "--num-query-groups 2 and --tensor-model-parallel-size 3 must be a multiple of the other: change one of "
@@ -504,11 +506,11 @@ static const char *const GPT[][2] = {
      "--cuda-graph-impl local applies only to GPUs: it needs --device cuda, not cpu"},
     {"--device cuda --ranks 2 --distributed-backend gloo --cuda-graph-impl local --hidden-dropout 0 "
      "--attention-dropout 0",
-     "only if it uses NCCL, not with --distributed-backend gloo: remove one of them"},
+     "NCCL communication, and cannot be used with --distributed-backend gloo: remove one of them"},
     {"--device cuda --ranks 2 --cuda-graph-impl local --hidden-dropout 0 --attention-dropout 0 " EXPERTS
      " --expert-model-parallel-size 2",
      "cannot be used with experts on several ranks, because the graph would repeat one routing of tokens: "
-     "remove it, or set --expert-model-parallel-size 1 and --expert-tensor-parallel-size 1"},
+     "remove --cuda-graph-impl, or set --expert-model-parallel-size 1 and --expert-tensor-parallel-size 1"},
     {"--device cuda --cuda-graph-impl local",
      "would repeat the random numbers of one microbatch: it needs --hidden-dropout 0, --attention-dropout 0, "
      "no --classifier-dropout above 0, no --moe-input-jitter-eps, no --moe-router-force-load-balancing and "
@@ -533,20 +535,20 @@ static const char *const GPT[][2] = {
     {"--lr none", "Training needs --lr"},
     {"--min-lr 1", "--min-lr 1 is above --lr 0.001: lower it"},
     {"--decoupled-lr 1e-4 --decoupled-min-lr 1e-3",
-     "--decoupled-min-lr 0.001; if none, --min-lr 0) is above --decoupled-lr 0.0001: lower it"},
+     "0.001; if none, --min-lr 0) is above --decoupled-lr 0.0001: lower the minimum"},
     {"--train-iters none --train-samples 100 --lr-decay-iters 5",
      "counts samples: use --lr-decay-samples, --lr-wsd-decay-samples and --lr-warmup-samples instead of the "
      "-iters options"},
     {"--train-iters none --train-samples 100 --lr-warmup-samples 100",
-     "--lr-warmup-samples 100 must be less than the 100 samples of the decay (--lr-decay-samples, or "
-     "--train-samples if it is not set): lower it"},
+     "--lr-warmup-samples 100 must be less than the 100 samples of the decay (--lr-decay-samples, by default "
+     "--train-samples): lower --lr-warmup-samples"},
     {"--override-opt_param-scheduler --use-checkpoint-opt_param-scheduler",
      "--override-opt_param-scheduler and --use-checkpoint-opt_param-scheduler are mutually exclusive: remove "
      "one"},
     {"--adam-beta1 1", "--adam-beta1 1 must be at least 0 and less than 1"},
     {"--muon-momentum 1", "must be less than 1"},
     {"--optimizer muon --fp16", "use bf16 or fp32"},
-    {"--optimizer muon --lane exact", "use fp64"},
+    {"--optimizer muon --lane exact", "quotients: use --lane fp64"},
     {"--optimizer muon --use-megatron-fsdp", "use --use-distributed-optimizer, which does not split them"},
     {"--muon-coefficient-type cubic5 --muon-num-ns-steps 4", "remove --muon-num-ns-steps 4"},
     {"--optimizer muon --muon-tp-mode blockwise --tensor-model-parallel-size 4 --group-query-attention "
@@ -560,18 +562,18 @@ static const char *const GPT[][2] = {
      "--split 1,1,1 cannot be used with --train-data-path, --valid-data-path or --test-data-path: remove it"},
     {"--save x", "--save needs --save-interval"},
     {"--exit-on-missing-checkpoint", "--exit-on-missing-checkpoint needs --load"},
-    {"--task MNLI", "--task fine-tunes a BERT: set --model bert instead of gpt"},
+    {"--task MNLI", "--task supports only BERT: set --model bert instead of gpt"},
     {"--classifier-dropout 1", "--classifier-dropout 1 must be less than 1"},
-    {"--class-labels a a", "lists a class twice: remove one of them"},
+    {"--class-labels a a", "--class-labels lists a class twice: remove the duplicate"},
     {"--class-labels a", "at least two classes"},
 };
 
 static const char *const ENCODERS[][2] = {
     {T5 "--cp-comm-type p2p a2a",
-     "The decoder of a T5 uses the same values, so it must not have more layers"},
+     "decoder uses the same values as the encoder, so the decoder must not have more layers"},
     {T5 "--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 "
         "--num-layers-at-end-in-bf16 3",
-     "must be fewer than --num-layers 2 or, in a T5, --decoder-num-layers"},
+     "together must be fewer than --num-layers 2 or, in T5, --decoder-num-layers"},
     {BERT "--num-experts 8 --disable-bias-linear",
      "--num-experts needs --model gpt: Isotron's BERT has no experts"},
     {BERT "--window-size 4,0", "--window-size needs --model gpt: BERT attends to all positions"},
@@ -581,15 +583,16 @@ static const char *const ENCODERS[][2] = {
     {BERT "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear", "BERT's output layer has a bias"},
     {BERT "--reset-attention-mask", "need --model gpt: a sample of BERT or T5 is one document"},
     {BERT "--cpu-offloading-num-layers 2", "must be less than --num-layers 2"},
-    {ANY "--model t5", "A T5 needs --decoder-seq-length"},
+    {ANY "--model t5", "--model t5 needs --decoder-seq-length"},
     {T5 "--max-position-embeddings 16 --decoder-seq-length 20",
      "--decoder-seq-length 20 is longer than --max-position-embeddings 16: raise --max-position-embeddings"},
     {T5 "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear",
-     "does not support the output layer of a T5 with tied embeddings, which has a bias: remove it"},
-    {T5 "--num-experts 8 --disable-bias-linear", "A T5 has no experts: remove --num-experts"},
+     "support a bias in the output layer, and T5 with tied embeddings has such a bias: remove "
+     "--cross-entropy-fusion-impl"},
+    {T5 "--num-experts 8 --disable-bias-linear", "T5 does not support experts: remove --num-experts"},
     {T5 "--group-query-attention --num-query-groups 2", "remove --group-query-attention"},
     {T5 "--window-size 4,0", "remove --window-size and --softmax-type"},
-    {T5 "--qk-l2-norm", "or --model t5"},
+    {T5 "--qk-l2-norm", "or --model t5: remove one of them"},
     {T5 "--position-embedding-type rope --attention-chunk-size 4", "without --multi-latent-attention"},
     {BERT "--position-embedding-type rope --attention-chunk-size 4", "without --multi-latent-attention"},
     {BERT "--position-embedding-type rope --no-rope-temperature-scale 0.1",
@@ -609,7 +612,7 @@ static const char *const ENCODERS[][2] = {
     {BERT "--position-embedding-type relative", "--position-embedding-type relative needs --model t5"},
     {ANY "--position-embedding-type relative", "--position-embedding-type relative needs --model t5"},
     {T5 "--position-embedding-type alibi",
-     "T5 does not support --position-embedding-type alibi: set relative"},
+     "does not support --position-embedding-type alibi: use relative instead"},
     {RELATIVE BUCKETS "3", "--relative-attention-num-buckets must be from 4 to 256, not 3"},
     {RELATIVE BUCKETS "257", "--relative-attention-num-buckets must be from 4 to 256, not 257"},
     {RELATIVE DISTANCE "1", "--relative-attention-max-distance must be from 2 to 1073741824, not 1"},
@@ -651,13 +654,14 @@ static const char *const TASKS[][2] = {
     {"--epochs 1 --train-data x --valid-data y", "Fine-tuning needs --task: MNLI, QQP, RACE or labels"},
     {"--task MNLI --train-data x --valid-data y", "Fine-tuning needs --epochs"},
     {"--task MNLI --epochs 1 --train-data x",
-     "Fine-tuning needs --valid-data: it prints the accuracy on this data after each epoch"},
+     "needs --valid-data, because the accuracy on this data is printed after each epoch"},
     {"--task MNLI --epochs 1 --train-data x --valid-data y z y",
-     "lists a file twice, but the accuracy of each file is reported only once: remove one of them"},
+     "--valid-data lists a file twice, but the accuracy on each file is reported only once: remove the "
+     "duplicate"},
     {"--task MNLI --epochs 1 --valid-data y",
      "Fine-tuning needs --train-data, or --epochs 0 to evaluate only"},
     {"--task MNLI --epochs 0 --valid-data y", "--epochs 0 needs a checkpoint to evaluate: set --load"},
-    {"--model gpt", "finetune trains a BERT: set --model bert instead of gpt"},
+    {"--model gpt", "finetune supports only BERT: set --model bert instead of gpt"},
 };
 
 static const char *const GENERATION[][2] = {
@@ -671,11 +675,11 @@ static const char *const GENERATION[][2] = {
     {"--load x --prompts-file a --prompt-file b",
      "--prompt, --prompts-file, --prompt-file and --interactive are mutually exclusive: keep one"},
     {"--load x --interactive --model t5",
-     "A conversation needs a GPT: load the checkpoint of a GPT, or remove --interactive"},
+     "A conversation needs a GPT model: load a GPT checkpoint, or remove --interactive"},
     {"--load x --prompt a --output-path b --top-n-logprobs 2",
      "--top-n-logprobs needs the log-probabilities of the chosen tokens: add --return-log-probs"},
     {"--load x --prompt a --model bert",
-     "BERT predicts masked tokens and cannot generate text: load the checkpoint of a GPT or a T5"},
+     "BERT predicts masked tokens and cannot generate text: load a GPT or T5 checkpoint"},
     {"--load x --prompt a --multi-latent-attention --position-embedding-type rope --disable-bias-linear "
      "--cache-mla-latents "
      "--bf16 --fp8-format hybrid",
@@ -689,14 +693,14 @@ static const char *const GENERATION[][2] = {
     {"--load x --prompt a --beam-width 2 --output-path y",
      "--output-path has no effect without sampling (--beam-width 0): remove it"},
     {"--load x --prompt a --num-speculative-tokens 2",
-     "--num-speculative-tokens 2 is more than the --mtp-num-layers 0 of the model: lower it, or set "
-     "--speculative-model"},
+     "--num-speculative-tokens 2 is more than the model's --mtp-num-layers 0: lower "
+     "--num-speculative-tokens, or set --speculative-model"},
     {"--load x --prompt a --model t5 --decoder-seq-length 8 --num-speculative-tokens 2 --speculative-model y",
-     "--num-speculative-tokens needs a GPT, not --model t5: remove it"},
+     "--num-speculative-tokens supports only GPT, not --model t5: remove it"},
 };
 
 static const char *const SERVING[][2] = {
-    {"--model bert", "The server generates text with a GPT: load the checkpoint of a GPT"},
+    {"--model bert", "The server supports only GPT: load a GPT checkpoint"},
     {"--inference-dynamic-batching-block-size 96",
      "--inference-dynamic-batching-block-size 96 must be a multiple of 64"},
     {"--inference-dynamic-batching-max-tokens 255",
@@ -715,8 +719,8 @@ static const char *const SERVING[][2] = {
 };
 
 static const char *const MEASURING[][2] = {
-    {"--model bert", "bench infer measures a GPT: remove --model"},
-    {"--bf16 --fp8-format hybrid", "bench infer has no FP8 weights: remove --fp8-format"},
+    {"--model bert", "bench infer supports only GPT: remove --model"},
+    {"--bf16 --fp8-format hybrid", "infer does not support FP8 weights: remove --fp8-format"},
 };
 
 static const struct {

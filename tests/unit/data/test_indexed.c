@@ -34,7 +34,7 @@ TEST(merged_files_equal_megatron) {
     assert_md5("again.idx", MERGED_IDX);
 
     const char *const mixed[] = {"toy", "more"};
-    assert_err(data_merge(mixed, 2, "bad"), "only datasets of one dtype");
+    assert_err(data_merge(mixed, 2, "bad"), "only datasets with the same dtype");
     assert_err(data_merge(mixed, 2, "toy"), "both an input and the output");
     assert_err(data_merge(mixed, 0, "bad"), "nothing to merge");
     write_text("folder/lonely.bin", "");

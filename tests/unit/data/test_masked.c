@@ -237,7 +237,7 @@ TEST(mistakes_have_messages) {
 
     int64_t room = 100, spans = SENTINELS;
     const char *const parts[] = {"raise --vocab-extra-ids", "raise --decoder-seq-length",
-                                 "the vocabulary has only 10 ids"};
+                                 "the vocabulary has only 10 tokens"};
     config = config_of(&c);
     masked.mask_prob = 0.9;
     for (int i = 0; i < 2; i++) { /* exactly as many tokens and spans as are necessary */

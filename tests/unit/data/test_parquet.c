@@ -196,7 +196,7 @@ TEST(each_field_is_checked) {
         {offsetof(Made, repetition), 2, "is nested or repeated"},
         {offsetof(Made, children), 5, "footer of the Parquet file 'made' is damaged"},
         {offsetof(Made, children), -1, "footer of the Parquet file 'made' is damaged"},
-        {offsetof(Made, external), 1, "is in another file"},
+        {offsetof(Made, external), 1, "is stored in another file"},
         {offsetof(Made, encrypted), 1, "is encrypted"},
         {offsetof(Made, codec), 3, "is compressed by LZO"},
         {offsetof(Made, codec), 5, "LZ4 in Hadoop's framing"},
@@ -219,7 +219,7 @@ TEST(each_field_is_checked) {
         {offsetof(Made, page_rows), 1, "pages are missing"},
         {offsetof(Made, page_rows), 3, "more rows than its row group"},
         {offsetof(Made, page_rows), -1, "more rows than its row group"},
-        {offsetof(Made, encoding), 5, "an encoding that strings do not have"},
+        {offsetof(Made, encoding), 5, "an encoding that is invalid for strings"},
         {offsetof(Made, encoding), 6, "a page's string lengths"},
         {offsetof(Made, encoding), 8, "its dictionary is missing"},
         {offsetof(Made, repetition), 1, "a page's definition levels are damaged"},
@@ -354,9 +354,9 @@ static void write_page(int64_t type, int64_t encoding, int64_t rows, const char 
 TEST(dictionaries_are_checked) {
     static const char ONE[] = "\x01\0\0\0x", LONG[] = "\x02\0\0\0x";
     write_page(DICTIONARY, 0, 2, ONE, sizeof ONE - 1);
-    assert_err(read_all("made", "text"), "its dictionary is shorter than its number of strings");
+    assert_err(read_all("made", "text"), "its dictionary is too short for its number of strings");
     write_page(DICTIONARY, 0, -1, ONE, sizeof ONE - 1);
-    assert_err(read_all("made", "text"), "its dictionary is shorter than its number of strings");
+    assert_err(read_all("made", "text"), "its dictionary is too short for its number of strings");
     write_page(DICTIONARY, 0, 1, LONG, sizeof LONG - 1);
     assert_err(read_all("made", "text"), "a string of its dictionary is longer");
     write_page(DICTIONARY, 8, 1, ONE, sizeof ONE - 1);

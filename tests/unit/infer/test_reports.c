@@ -186,7 +186,8 @@ TEST(a_request_that_can_never_fit_is_refused) {
         char says[200];
         snprintf(
             says, sizeof says,
-            "a request of %d prompt tokens and %d new tokens needs %d pages of 64 tokens, but there are 2",
+            "a request of %d prompt tokens and %d new tokens needs %d pages of 64 tokens, but there are only "
+            "2",
             (int)ROWS[i].n, (int)ROWS[i].fresh, (int)ROWS[i].needs);
         const Err refused = engine_add(
             e,

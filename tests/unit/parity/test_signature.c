@@ -31,7 +31,7 @@ TEST(zeros_are_told_from_a_tail_of_zeros) {
     double x[N] = {0};
     expect(x, NULL, 0, "all zero");
     for (int i = 0; i < N - 3; i++) x[i] = right(i);
-    expect(x, NULL, 0, "zero tail from element 9 of 12 on");
+    expect(x, NULL, 0, "zero from element 9 of 12 onward");
 }
 
 TEST(other_orders_are_told) {

@@ -40,8 +40,8 @@ TEST(without_a_gpu_the_reason_is_said) {
         cudaError_t count;
         const char *reason;
     } CASES[] = {
-        {cudaSuccess, "this machine shows no GPU: no CUDA-capable device is detected ("},
-        {cudaErrorInsufficientDriver, "this machine shows no GPU: CUDA driver version is insufficient"}};
+        {cudaSuccess, "this machine has no usable GPU: no CUDA-capable device is detected ("},
+        {cudaErrorInsufficientDriver, "this machine has no usable GPU: CUDA driver version is insufficient"}};
     for (int i = 0; i < 2; i++) {
         Device *d = (Device *)&gpu;
         memset(&gpu, 0, sizeof gpu);

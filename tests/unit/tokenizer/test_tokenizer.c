@@ -88,7 +88,7 @@ TEST(offsets_count_characters) {
     TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
     c.type = "HuggingFaceTokenizer", c.model = DATA "/bert.json";
     assert_ok(tokenizer_open(&c, &t));
-    assert_non_null(strstr(tokenizer_offsets(t, (int32_t[]){5}, 1, at).msg, "decoder ByteLevel"));
+    assert_non_null(strstr(tokenizer_offsets(t, (int32_t[]){5}, 1, at).msg, "decoder is ByteLevel"));
     tokenizer_free(t);
 }
 
@@ -251,8 +251,8 @@ static const struct {
        "\"special_tokens\":{}}}",
      "'x'"},
     {A "\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"s\",1],\"cls\":[\"c\",0]}}", "[0, 1)"},
-    {A "\"added_tokens\":[{\"id\":5,\"content\":\"x\"}]}", "would give it 1"},
-    {A "\"added_tokens\":[{\"id\":1,\"content\":\"a\"}]}", "would give it 0"},
+    {A "\"added_tokens\":[{\"id\":5,\"content\":\"x\"}]}", "would assign the id 1"},
+    {A "\"added_tokens\":[{\"id\":1,\"content\":\"a\"}]}", "would assign the id 0"},
     {A "\"added_tokens\":[{\"id\":1,\"content\":\"x\"},{\"id\":2,\"content\":\"x\"}]}", "twice"},
     {A "\"added_tokens\":[{\"content\":\"x\"}]}", "id"},
     {A "\"added_tokens\":[{\"id\":1,\"content\":null}]}", "content"},

@@ -46,7 +46,8 @@ TEST(what_does_not_fit_is_a_limit) {
     }
     assert_true(r->n_limits == 2 && !outcome_metric(r, name));
     for (int i = 0; i <= OUTCOME_LIMITS; i++) outcome_limit(r, "limit %d", i);
-    assert_non_null(strstr(r->limit[OUTCOME_LIMITS - 1], "more than the first"));
+    assert_non_null(
+        strstr(r->limit[OUTCOME_LIMITS - 1], "further limitations of this stage, after the first"));
     free(r);
 }
 
