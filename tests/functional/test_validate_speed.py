@@ -1,4 +1,7 @@
-"""isotron validate names a slow link, a slow rank, a late rank, and rates that were higher in the good run."""
+"""isotron validate names a slow link, a slow rank, a late rank, a slow library, and rates that were higher in the good
+run."""
+import re
+
 from validating import *
 
 ONLY = ["--ranks", 3, "--seconds", 1, "--only"]
@@ -33,3 +36,13 @@ stages, said = validate(*TWO, *NCCL)
 assert "whether link 0-1 is slow in both directions" in said, said
 only("link 0-1", "of the other direction's", *TWO, *NCCL, HOST_NCCL_FAULT="link:0:1:10")
 only("rank 1", "on the other rank", *TWO, program=FAULTY, FAULTY="slow 1 2")
+
+# Library B is slow. There is time for two turns of it, also on a busy machine.
+OTHER = WORK / "libother.so"
+shutil.copy(LIBRARY, OTHER)
+BOTH = ["--ranks", 3, "--seconds", 15, "--only", "speed", "--nccl-a", LIBRARY, "--nccl-b", OTHER]
+stages, said = validate(*BOTH, expect=1, HOST_NCCL_FAULT="slow:0:1", HOST_NCCL_FAULT_IN="libother")
+b = stages["speed"]["b"]
+assert not [e for e in stages["speed"]["evidence"] if e["verdict"] != "PASS"] and "speed        PASS " in said, said
+assert any("slower than A at all_to_all" in e["text"] for e in b["evidence"]) and b["verdict"] == "DEGRADED", said
+assert re.search(r"^\w+ +B is [0-9.]+ % slower than A; B / A = 0\.", said, re.M) and "0 of 9 stages" in said, said
