@@ -194,6 +194,10 @@ for words, layers in (PIPELINE, 2), ([*T5, "--pipeline-model-parallel-size", 2],
                               "--recompute-num-layers", n)["plan"]["memory"]
                          for method, n in (("uniform", 1), ("block", layers), ("block", layers - 1)))
     assert most == each and fewer[-1]["bytes"]["activations"] > each[-1]["bytes"]["activations"], (each, most, fewer)
+# The uniform method stores one input for each chunk: of 4 layers, 4, 2 or 1.
+four, two, one = (plan(*CONFIG, "--num-layers", 4, "--recompute-granularity", "full", "--recompute-method", "uniform",
+                       "--recompute-num-layers", n)["plan"]["memory"][0]["bytes"]["activations"] for n in (1, 2, 4))
+assert four - two == 2 * (two - one) > 0, (four, two, one)
 
 # A router's bias does not count as a parameter.
 router = plan(*CONFIG, *EXPERTS, "--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias")["plan"]

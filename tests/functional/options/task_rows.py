@@ -58,9 +58,9 @@ def write_files():
         return [json.dumps({"article": text(30), "questions": [text(4) + " _ ? _", text(4)], "options": [[text(4) for _ in range(4)] for _ in range(2)],
                             "answers": ["ABCD"[i] for i in rng.integers(0, 4, 2)]}) for _ in range(n)]
     write_pieces("pieces", pieces, bos_token="[MASK]", eos_token="[UNK]")
-    write("train.tsv", labelled(11, ["neg", "pos", "also"]))
-    write("valid.tsv", labelled(7, ["neg", "pos", "also"]))
-    write("more.tsv", labelled(5, ["pos", "also"]))
+    write("train.tsv", labelled(11, ["neg", "pos", "Pos"]))
+    write("valid.tsv", labelled(7, ["neg", "pos", "Pos"]))
+    write("more.tsv", labelled(5, ["pos", "Pos"]))
     write("mnli.tsv", table(9, 12, 8, ["neutral", "entailment", "contradiction"]))
     write("more-mnli.tsv", table(3, 11, 8, ["neutral", "entailment"]))
     write("qqp.tsv", table(9, 6, 3, ["0", "1"]))
@@ -152,7 +152,7 @@ tuned("task classifier_dropout lr_warmup_iters lr_decay_iters", "--task RACE --t
       " --lr-decay-iters 5 --min-lr 1e-3 " + LONG)
 tuned("task keep_last", "--task RACE --train-data race.txt race/b.txt --valid-data race.txt --keep-last --batch-invariant-mode --hidden-dropout 0.1 " + LONG, layouts=(ONE, CUT, "--ranks 2"))
 tuned("keep_last", "--keep-last --hidden-dropout 0.2 --attention-dropout 0.1")
-tuned("class_labels seed", "--class-labels pos also unused neg --train-data train.tsv more.tsv --valid-data more.tsv valid.tsv --seed 7")
+tuned("class_labels seed", "--class-labels pos Pos unused neg --train-data train.tsv more.tsv --valid-data more.tsv valid.tsv --seed 7")
 tuned("micro_batch_size", "--micro-batch-size 1", "global-batch-size", layouts=(ONE,))
 
 # ---- tokenizers ----
@@ -318,7 +318,8 @@ def other_classes(program, quick):
     tune(program, o, "--save", save)
     first.run()
     state = weights_of(first.state, TaskTrainer(program.words(words)))
-    continued(program, words, state, "--use-checkpoint-args", "--pretrained-checkpoint", save, without=SIZES, layouts=(ONE,))
+    for more, without in ([], ""), (["--use-checkpoint-args"], SIZES):
+        continued(program, words, state, *more, "--pretrained-checkpoint", save, without=without, layouts=(ONE,))
 
 
 def saved(program, words="--save-interval 1"):
@@ -389,10 +390,12 @@ def evaluated(program, quick):
     trainer = TaskTrainer(o)
     tune(program, o, "--save", save)
     last = trainer.run()[1][-1:]
-    compare_task(tune(program, o, "--load", save), ([], last), o)
+    again = tune(program, o, "--load", save)
+    compare_task(again, ([], last), o)
+    expect("nothing to train; raise --epochs to continue" in again.text, f"no remedy: {again.text}")
     longer = tune(program, program.words("--epochs 3"), "--load", save).text
     expect(re.findall(r"note: --(\S+) is", longer) == ["epochs"], f"another note than that of --epochs: {longer}")
-    words = program.words("--epochs 0 --class-labels also neg pos", "train-data")
+    words = program.words("--epochs 0 --class-labels Pos neg pos", "train-data")
     compare_task(tune(program, words, "--load", save, "--ranks", 2), ([], [(0, 0, last[0][2])]), o)
 
 

@@ -275,6 +275,18 @@ TEST(a_fingerprint_is_of_all_samples) {
     }
 }
 
+/* [CLS], [SEP] and one token of each text need four positions. */
+TEST(a_pair_needs_four_positions) {
+    Files f = files("a\t1 2\t3\nb\t4\t5\n", "a\t1\t2\n");
+    DataConfig c = config_of(&f, TASK_FORMAT_LABELS, 4);
+    close_data(open_data(&c));
+    c = config_of(&f, TASK_FORMAT_LABELS, 3);
+    Data *data;
+    assert_err(data_open(&c, &data), "the sequence length is 3; a task needs at least 4");
+    close_data(data);
+    files_free(&f);
+}
+
 TEST(both_special_tokens_are_needed) {
     static const int64_t IDS[][2] = {{-1, SEP}, {CLS, -1}, {-1, -1}};
     Files f = numbered(4);
