@@ -142,7 +142,12 @@ last = records(*RUN, "--load", WORK / "a", "--finetune", "--epochs", 1)[1]
 finetune(*RUN, "--save", WORK / "weights", "--no-save-optim")
 again = records(*LABELS[:2], *LABELS[4:], "--load", WORK / "weights", "--use-checkpoint-args", "--epochs", 0)[1]
 assert len(again) == 1 and again[0]["epoch"] == 0 and again[0]["total"] == 37, again
-assert "already at step 64 of 64: " in finetune(*RUN, "--load", WORK / "a")
+# A note says that the samples have changed.
+for lines, changed in (train, False), (train[::-1], True):
+    write("train.tsv", tabs(lines))
+    out = finetune(*RUN, "--load", WORK / "a")
+    assert "already at step 64 of 64: " in out and ("note: the data files have changed" in out) == changed, out
+write("train.tsv", tabs(train))
 
 # A signal ends the run after the current step, which is saved. The exit status is that of a program ended by the
 # signal.

@@ -58,6 +58,12 @@ del config["decoder_start_token_id"]
 (several / "generation_config.json").write_text(json.dumps({"eos_token_id": [END, int(told[last])]}))
 isotron("convert", "--from-hf", several, "--save", WORK / "several-saved")
 assert generate(WORK / "several-saved", *GREEDY, *prompt)[0] == words(told[:last]) + "\n"
+# A first token that the files name takes precedence over padding.
+shutil.copytree(folder, padded := WORK / "padded")
+config = json.loads((folder / "config.json").read_text()) | {"pad_token_id": 7}
+(padded / "config.json").write_text(json.dumps(config))
+isotron("convert", "--from-hf", padded, "--save", WORK / "padded-saved")
+assert generate(WORK / "padded-saved", *GREEDY, *prompt)[0] == answer + "\n"
 table = generate(saved, *GREEDY, *prompt, "--logprobs")[0].splitlines()[1:]
 assert [line.split()[:3:2] for line in table] == [["new", token] for token in told], table
 drawn = [generate(saved, "--tokenizer-type", "NullTokenizer", "--vocab-size", 61, "--fp64", *prompt, "--top-k", 3,

@@ -74,6 +74,8 @@ def write_datasets():
         sequences = [np.append(rng.integers(0, 39, k), 39) for k in rng.integers(2, 12, n)]
         first = np.cumsum([0, *[2, 3, 0, 5, 1, 2, 4] * n])
         samples.write_dataset(name, sequences, [*first[first < n - 1], n])
+    sentences = [rng.integers(0, 39, n) for n in (520, 9, 520, 7, 513, 512, 8) * 6]
+    samples.write_dataset("long", sentences, [k // 5 * 7 + (0, 1, 2, 4, 5)[k % 5] for k in range(5 * 6)] + [42])
     samples.write_dataset("code", fim.documents())
     words = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(20)), *(f"##{i}" for i in range(15))]
     words.insert(9, "[PAD]")  # not 0, and inside texts too
