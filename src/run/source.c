@@ -67,8 +67,7 @@ static bool concerns_weights(const char *key) {
                                         "make_vocab_size_divisible_by",
                                         "hf_model_type",
                                         "task",
-                                        "class_labels",
-                                        "classifier_dropout"};
+                                        "class_labels"};
     for (size_t i = 0; i < sizeof APART / sizeof *APART; i++)
         if (!strcmp(key, APART[i])) return false;
     return true;
