@@ -60,6 +60,8 @@ ENCODERS = [("MOE", "--num-experts 4"), ("window_size window_attn_skip_freq rope
             ("rope_temperature_scale rope_temperature_floor",
              "--position-embedding-type rope --rope-temperature-scale 0.1"),
             ("mtp_num_layers mtp_loss_scaling_factor mtp_use_repeated_layer mtp_detach_heads", "--mtp-num-layers 1"),
+            ("use_mup mup_base_hidden_size mup_base_head_dim mup_attn_scale_power mup_embedding_mult mup_output_mult",
+             "--use-mup"),
             ("eod_mask_loss", "--eod-mask-loss"), ("reset_position_ids", "--reset-position-ids"), ("reset_attention_mask", "--reset-attention-mask"),
             ("null_tokenizer_eod_id null_tokenizer_pad_id", "--null-tokenizer-eod-id 5 --null-tokenizer-pad-id 5"),
             ("fim_data fim_rate fim_spm_rate fim_split_sample fim_fragment_rate fim_no_prefix fim_prefix_token"
@@ -83,7 +85,7 @@ UNREAD = {
            ("alibi_bias_max", "--position-embedding-type alibi --alibi-bias-max 3"),
            ("embedding_layernorm", "--embedding-layernorm"),
            ("qk_l2_norm qk_l2_norm_rope_layers_only", "--qk-l2-norm"),
-           ("alibi_bias_max", "--position-embedding-type alibi"), ("embedding_layernorm", "--embedding-layernorm"),
+           ("alibi_bias_max", "--position-embedding-type alibi"),
            ("norm_placement", "--norm-placement sandwich"), ("parallel_residual", "--parallel-residual two-norms"),
            ("no_rope_freq", "--position-embedding-type rope --no-rope-freq 2")]}
 
