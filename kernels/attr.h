@@ -58,8 +58,8 @@ typedef struct Fp8ScaleAttr {
 
 typedef struct QuantizeAttr {
     Fp8Type type;
-    /* The block size, if each block has a scale; the scales of blocks are powers of two. Rows are counted as
-     * in tensor_rows. */
+    /* The block size if there is one scale per block; these scales are powers of two. Rows are counted as in
+     * tensor_rows. */
     int64_t rows, columns;
 } QuantizeAttr;
 

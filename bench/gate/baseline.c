@@ -24,8 +24,8 @@ Err gate_open_baseline(Gate *g) {
             o->baseline, bench, bench);
     for (int64_t i = 0; i < g->theirs.n && !e.code; i++)
         if (!json_array_size(g->theirs.rows[i].samples))
-            e = err_user("'%s' has no samples of %s, because an earlier version wrote it: measure a baseline "
-                         "with this version, or use --against",
+            e = err_user("'%s' has no samples of %s, because it was written by an older version of Isotron: "
+                         "measure a baseline with this version, or use --against",
                          o->baseline, g->theirs.rows[i].name);
     return e;
 }

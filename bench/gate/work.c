@@ -102,8 +102,8 @@ static Err check_options(const Gate *g) {
     const bool either =
         json_object_get(g->ours.json, "options") || json_object_get(g->theirs.json, "options");
     if (g->options->baseline && either && !json_object_get(g->theirs.json, "options"))
-        return err_user("'%s' does not state its options, because an earlier version wrote it: measure a "
-                        "baseline with this version, or use --against",
+        return err_user("'%s' does not state its options, because it was written by an older version of "
+                        "Isotron: measure a baseline with this version, or use --against",
                         g->theirs.path);
     for (int i = 0; i < 2; i++) {
         ERR_RETURN(check_options_of(g, json_object_get(g->ours.json, LISTS[i])));

@@ -154,7 +154,7 @@ __device__ __forceinline__ R quantized(const Rounding &f, float x, float scale, 
     return y;
 }
 
-/* ---- one scale for the tensor ---- */
+/* ---- one scale per tensor ---- */
 
 /* Each load reads four elements, and each thread has two loads in flight. */
 template <typename T>
@@ -184,7 +184,7 @@ static __global__ void quantize_cells(Cells x, Cells y, int64_t n, Cells state, 
     GRID_LOOP(i, n) y.put(i, quantized<R>(f, (float)x.get<R>(i), scale, inverse));
 }
 
-/* ---- scales of blocks ---- */
+/* ---- one scale per block ---- */
 
 typedef struct Blocks {
     int64_t rows, width, high, wide; /* sizes of the tensor, then sizes of a block */

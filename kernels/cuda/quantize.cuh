@@ -11,7 +11,7 @@ __device__ __forceinline__ float scale_for(float amax, float most, float otherwi
     return isinf(scale) ? FLT_MAX : scale;
 }
 
-/* Returns the scale of a block. Scales of blocks are powers of two. */
+/* Returns the scale of a block. Each block's scale is a power of two. */
 __device__ __forceinline__ float power_of_two_scale(float amax, float most) {
     return __uint_as_float(__float_as_uint(scale_for(amax, most, 1)) & 0xff800000u);
 }

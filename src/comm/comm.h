@@ -86,11 +86,12 @@ void comm_all_reduce(Comm *, Group, const char *site, CommReduction, DType, void
  * operations. */
 void comm_launched(Comm *comm, const char *site);
 
-/* Replaces the deadline of CommOptions for all operations that this rank starts later. All ranks should call this
- * function, because the first rank that exceeds its deadline ends the world. No device operation may be in flight. */
+/* Replaces the deadline of CommOptions for all operations that this rank starts later. All ranks should call
+ * this function, because the first rank that exceeds its deadline aborts the run. No device operation may be
+ * in flight. */
 void comm_set_deadline(Comm *, double seconds);
 
-/* A function that runs in this rank's process when a communication fault ends the world, after the report and
+/* A function that runs in this rank's process when a communication fault aborts the run, after the report and
  * before the process ends. A farewell may run on any thread, can take a few seconds, and must not use the
  * Comm. A failed CHECK does not call the farewell. */
 typedef struct CommFarewell {
@@ -121,8 +122,8 @@ void comm_describe_host(const Comm *, char text[200]);
  * ranks. `text` describes the transport and the reason. Call comm_close_device before the device is freed. A
  * NULL Comm means that there is only one rank. */
 Err comm_open_device(Comm *, Device *, const CommDeviceOptions *, char text[200]);
-/* Checks that comm_open_device accepts this library for discrete devices or, if `discrete` is false, for
- * other devices. The library stays loaded. */
+/* Checks that comm_open_device accepts this library; `discrete` states whether the device is discrete. The
+ * library stays loaded. */
 Err comm_check_library(const char *library, bool discrete);
 /* All ranks must call this function. The call returns when all ranks have closed the transport. */
 void comm_close_device(Comm *);

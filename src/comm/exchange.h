@@ -16,7 +16,7 @@
 typedef enum Say {
     STARTS,   /* the sender starts an operation */
     RETURNED, /* the sender starts no more operations */
-    /* requests the receiver's state before the sender ends the world; if the report is about a device
+    /* requests the receiver's state before the sender aborts the run; if the report is about a device
      * operation, key and seq identify the operation, because members do not announce device operations */
     ASKS,
     TELLS, /* contains the sender's state: its last operation */

@@ -13,7 +13,8 @@ static int64_t sum(const int64_t *x, int n) {
     return total;
 }
 
-/* Returns the number of elements in each buffer of a call. A broadcast has only one buffer. */
+/* Returns the number of elements in the buffer `in`. A broadcast has no such buffer, because it works in
+ * place on `out`. */
 static int64_t in_count(const CommCall *c) {
     switch (c->kind) {
     case COMM_ALL_REDUCE:

@@ -121,8 +121,8 @@ typedef struct CommTransport {
     void (*attach)(Comm *, const Group *, void *memory, size_t bytes);
     void (*compare)(Comm *); /* implements comm_compare_places */
     void (*detach)(Comm *, const void *memory);
-    /* For host transports: reports a device transport's failed operation and ends the world. Any thread may call this
-     * function. */
+    /* For host transports: reports a device transport's failed operation and aborts the run. Any thread may
+     * call this function. */
     void (*end)(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);
     /* For host transports: determines which members have started a device operation, and then calls comm_warn.
      * Returns immediately. Any thread may call this function. */
@@ -179,7 +179,7 @@ void comm_move(const CommWork *const *work, int members, int64_t begin, int64_t 
 
 /* ---- reports ---- */
 
-/* The facts that are known about a rank when the world ends. */
+/* The facts that are known about a rank when the run is aborted. */
 typedef struct CommWitness {
     const char *status; /* such as "is running" */
     bool any;           /* whether the rank has started an operation; if so, `last` is the most recent */

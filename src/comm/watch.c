@@ -2,8 +2,8 @@
  * rank and watches the next rank. If some processes run and others do not, at least one running process watches a
  * stopped process. The watching process requests all others' states and prints a report.
  *
- * This file and exchange.c call each other: the watch also receives announcements of operations, and waiting operations
- * call the watch. */
+ * This file and exchange.c call each other: the watch passes announcements of operations to exchange.c, and
+ * waiting operations poll the watch. */
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -134,10 +134,10 @@ static void settle_questions(const Comm *c, int64_t now) {
     }
 }
 
-/* ---- the end of the world ---- */
+/* ---- aborting the run ---- */
 
 /* Receives messages until the time limit or, if `answers` is set, until all ranks that can answer have answered. The
- * thread that ends the world keeps the lock. */
+ * thread that aborts the run keeps the lock. */
 static void listen_for(Comm *c, bool answers, int64_t ns) {
     Processes *p = c->host_state;
     int tries = 0;

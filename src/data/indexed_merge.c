@@ -60,8 +60,8 @@ static Err take_entry(const char *folder, const char *name, char ***prefixes, in
     char *prefix = mem_printf("%s/%.*s", folder, (int)(dot - name), name);
     char *other = mem_printf("%s%s", prefix, idx ? ".bin" : ".idx");
     Err e = file_exists(other) ? ERR_OK
-                               : err_user("'%s%s' has no '%s' in the same folder; every dataset needs "
-                                          "both files",
+                               : err_user("found '%s%s' but not '%s'; a dataset needs both its .idx and its "
+                                          ".bin file",
                                           prefix, dot, other);
     if (idx && !e.code) {
         *prefixes = mem_grow(*prefixes, (size_t)*n + 1, sizeof **prefixes);

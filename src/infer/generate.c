@@ -104,9 +104,10 @@ static bool watch(Session *s, int64_t i) {
 }
 
 Err generate_not_finite(int64_t tokens, int64_t prompt) {
-    return err_user("the model's logits are not finite after %lld tokens of prompt %lld; check its "
-                    "parameters, or use a wider type (--lane)",
-                    (long long)tokens, (long long)prompt);
+    return err_user(
+        "prompt %lld: the model's logits are not finite after %lld tokens (prompt and generated); "
+        "check the model's parameters, or use a higher precision (--lane)",
+        (long long)prompt, (long long)tokens);
 }
 
 static void take_event(void *arg, const EngineEvent *event) {

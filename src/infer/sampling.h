@@ -31,7 +31,7 @@ typedef struct Sampling {
     double repetition;
     const TokenBias *bias; /* [n_bias] */
     int64_t n_bias;
-    const int32_t *allowed; /* [n_allowed] the only tokens that may be chosen; n_allowed 0: all tokens */
+    const int32_t *allowed; /* [n_allowed] the only tokens that can be sampled; n_allowed 0: all tokens */
     int64_t n_allowed;
     /* [n_bad] token sequences that must not be generated: the first sequence's length and tokens, then the next
      * sequence's, ... */

@@ -99,7 +99,7 @@ static Err generate_answer(Talk *t, const int32_t *ids, int64_t n) {
     putchar('\n');
     if (t->finish == FINISH_NAN)
         return err_user(
-            "the model computes logits that are not finite; check its parameters, or use a wider type "
+            "the model's logits are not finite; check the model's parameters, or use a higher precision "
             "(--lane)");
     if (t->finish == FINISH_LENGTH && !limited)
         fprintf(stderr, "note: the answer ends because the context of %s is full\n",

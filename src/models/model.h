@@ -43,7 +43,7 @@ typedef struct ModelPlan {
     LossSpec loss[MODEL_LOSSES]; /* the losses of all heads, followed by the counts */
     int n_losses, n_counts;
     int n_main;                /* number of losses that are not auxiliary; these losses come first */
-    int counted[MODEL_LOSSES]; /* [n_counts]: the loss whose weights a count uses */
+    int counted[MODEL_LOSSES]; /* [n_counts]: the index of the loss whose weights each count uses */
 } ModelPlan;
 
 static inline int model_sums(const ModelPlan *p) { return p->n_losses + p->n_counts; }

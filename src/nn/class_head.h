@@ -10,8 +10,8 @@
 typedef struct ClassHeadSpec {
     const char *name; /* name of the linear layer */
     int64_t hidden;
-    int64_t classes; /* number of classes; not used with choices */
-    int64_t choices; /* number of choices (samples) per question; 1 if each sample is classified */
+    int64_t classes; /* number of classes; not used if choices > 1 */
+    int64_t choices; /* number of answer choices per question, one sample each; 1 to classify samples */
     double init_std, dropout;
     bool counts; /* whether evaluations also count the correct answers */
 } ClassHeadSpec;

@@ -20,5 +20,5 @@ void exchange_rows(Tape *, Tensor *x, Tensor *packed, int64_t at, bool pack);
 Tensor *op_seq_to_heads(Tape *, Tensor *x, Group);
 /* The inverse of op_seq_to_heads. The result has g groups of r heads. */
 Tensor *op_heads_to_seq(Tape *, Tensor *x, Group, int64_t g, int64_t r);
-/* Gathers the zigzag slices, I64 [b,s], to [b,n*s] in position order, on all members. */
+/* All-gathers the members' zigzag slices, I64 [b,s], into [b,n*s] in position order. */
 Tensor *exchange_ids(Tape *, Tensor *id, Group);

@@ -157,7 +157,7 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
     const Registry *r = o->registry;
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n_primary),
            x = part_of(r, bucket, which, registry_dtype(r, which), flat);
-    /* The exact lane does not need sums in blocks. A parameter's blocks would depend on its sharding. */
+    /* The exact lane does not need blockwise summation. A parameter's blocks would depend on its sharding. */
     const SumAttr attr = {o->config->lane == LANE_EXACT ? 1 : SUM_BLOCK};
     if (pieces.dim[0])
         call_run(&OPS[op], &(Call){.in = {&x, &pieces}, .out = {sum}, .attr = &attr, .device = r->device});

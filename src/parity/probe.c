@@ -58,8 +58,8 @@ static void tell(Log *log, const Record *r, Tensor *live) {
     if (log->seen) log->seen(log->seen_arg, log, r, live);
 }
 
-/* Returns whether the record is an op's output in this microbatch whose memory contains the address. Messages
- * between pipeline stages use the same memory for all microbatches. */
+/* Returns whether the record is an op's output in this microbatch, and the output's memory contains the
+ * address. Messages between pipeline stages use the same memory for all microbatches. */
 static bool has_value(const Log *log, const Record *r, const void *data) {
     const char *at = data, *first = r->at;
     return r->kind == RECORD_OUTPUT && r->sample == log->sample && at >= first && at < first + r->bytes;

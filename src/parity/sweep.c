@@ -21,7 +21,7 @@ static void begin_args(Args *args, Arena *arena, Config *c, const SweepOptions *
     args_line(args, o->n_words, o->words);
 }
 
-/* Checks the options for all cells. The options must satisfy the rules on one rank in at least one lane,
+/* Checks the options for all cells. The options must be valid for a single-rank run in at least one lane,
  * because an option may apply to only one lane. */
 static Err check_case(const SweepOptions *o, Sweep *s, SweepCase *of, Config *c) {
     Err first = ERR_OK;

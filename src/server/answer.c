@@ -230,8 +230,8 @@ static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEven
     if (e->kind == EVENT_END && e->finish == FINISH_NAN) {
         ticket_end(ticket, c - a->choices, REASON_ERROR);
         return refuse(500, NULL, "not_finite",
-                      "the model's logits are not finite after %lld tokens; check its parameters, or use a "
-                      "wider type (--lane)",
+                      "the model's logits are not finite after %lld tokens; check the model's parameters, or "
+                      "use a higher precision (--lane)",
                       (long long)e->index);
     }
     if (e->kind == EVENT_END && e->finish == FINISH_NONE) {

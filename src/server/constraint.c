@@ -106,7 +106,7 @@ static int32_t build_marker(GrammarBuilder *b, const Tokenizer *t, const char *m
     return token < 0 ? build_text(b, marker, next) : build_token(b, token, next);
 }
 
-/* Builds a function's arguments, which must be a JSON object. */
+/* Builds the grammar for a function's arguments, which must form a JSON object. */
 static Refusal build_arguments(GrammarBuilder *b, const json_t *function, int32_t next, int32_t *out) {
     json_t *parameters = json_object_get(function, "parameters");
     if (!parameters) {

@@ -307,7 +307,7 @@ static Refusal read_stops(Ask *a, const json_t *body) {
     return SERVED;
 }
 
-/* Returns whether all tokens that may be chosen end a text. */
+/* Returns whether every token that can be sampled is an end token. */
 static bool all_end(const Served *served, const Ask *a) {
     const Sampling *s = &a->sampling;
     bool *continues = mem_zero((size_t)served->vocab, sizeof *continues), any = false;
@@ -332,7 +332,7 @@ static Refusal read_ends(const Served *served, Ask *a, const char *field, const 
     REFUSE_UNLESS_SERVED(refusal);
     return a->min_tokens && all_end(served, a)
                ? refuse(400, "min_tokens", NULL,
-                        "'min_tokens' needs a token that is not in 'stop_token_ids' and that may be chosen")
+                        "'min_tokens' needs a token that is not in 'stop_token_ids' and that can be sampled")
                : SERVED;
 }
 

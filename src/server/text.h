@@ -32,8 +32,8 @@ typedef struct TextStream {
  * TextStream. */
 void text_begin(TextStream *, const Tokenizer *, const StopList *, const int32_t *prompt, size_t n);
 void text_free(TextStream *);
-/* Appends the bytes that a token would add, or the name of a special token. The bytes may be a part of a
- * character. */
+/* Appends the bytes that a token would add, or the name of a special token. The bytes need not form complete
+ * characters. */
 void text_piece(const TextStream *, int32_t token, Str *bytes);
 /* Returns the index of the character that the next token begins or continues. */
 int64_t text_offset(const TextStream *, int32_t token);

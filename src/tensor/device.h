@@ -127,8 +127,8 @@ void device_stream_free(Device *, DeviceStream *);
 void *device_stream_handle(Device *, DeviceStream *);
 void device_stream_follow(Device *, DeviceStream *);
 void device_stream_record(Device *, DeviceStream *, DeviceEvent *);
-/* Returns whether an event has happened. The event's last record must be outside any graph. Any thread may call this
- * function. */
+/* Returns whether an event has happened. The event must have been recorded most recently outside graph
+ * capture. Any thread may call this function. */
 bool device_event_happened(Device *, DeviceEvent *);
 /* device_span_end adds the device time since device_span_begin to a profile. The time is measured on a
  * stream, or on the stream of ops if the stream is NULL. The profile must be valid until a device_wait after

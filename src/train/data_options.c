@@ -46,7 +46,8 @@ static void set_files(const TextList *list, DataSplit split, DataConfig *data) {
     data->split_paths[split] = list->at, data->num_split_paths[split] = (int)list->count;
 }
 
-/* Opens the data with the configuration for its kind. If this kind reads records, also passes the files. */
+/* Opens the data with the configuration for its kind. A task dataset reads the files of --valid-data and,
+ * with --epochs, of --train-data. */
 static Err open_kind(DataConfig *data, const Config *c, const TokenFacts *facts, Data **out) {
     const MaskedConfig masked = masked_options(c, facts);
     const FimConfig fim = fim_options(c, facts);

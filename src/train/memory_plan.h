@@ -6,9 +6,10 @@
 #include "train/attention_log.h"
 
 /* The parts of memory. `slots` contains saved activations and messages between stages. `gathered` contains
- * parameters and gradients that ranks gather or sum temporarily, and NCCL's buffers. `scratch` is the memory
- * that kernels need in addition to their operands. `snapshot` is the copy of a checkpoint that is written
- * during training. The last two parts are in host memory; on a CPU, host memory is the device's memory. */
+ * buffers for the parameters that ranks all-gather and for the gradients that they sum, and NCCL's buffers.
+ * `scratch` is the memory that kernels need in addition to their operands. `snapshot` is the copy of a
+ * checkpoint that is written during training. The last two parts are in host memory; on a CPU, host memory is
+ * the device's memory. */
 #define MEMORY_PARTS(X)                                                                                      \
     X(parameters, "parameters")                                                                              \
     X(gradients, "main gradients")                                                                           \

@@ -1,6 +1,7 @@
-/* Runs drills in child worlds: one rank does not start an operation, or exits while the others continue. The fault
- * must end the world within 10 s, and the report must name that rank. Opening devices and NCCL communicators can take
- * longer even without a fault, so the short deadline applies only after the first operation. */
+/* Runs drills in child worlds: one rank does not start an operation, or exits while the others continue. The
+ * fault must abort the run within 10 s, and the report must name that rank. Opening devices and NCCL
+ * communicators can take longer even without a fault, so the short deadline applies only after the first
+ * operation. */
 #include "validate/hang.h"
 
 #include <stdio.h>

@@ -367,8 +367,8 @@ assert server.metrics()["kv_cache_usage_perc"] == 0
 
 # Logits that are not finite.
 before = settled(server)
-INFINITE = ("the model's logits are not finite after 121 tokens; check its parameters, or use a wider type "
-            "(--lane)")
+INFINITE = ("the model's logits are not finite after 121 tokens; check the model's parameters, or use a higher "
+            "precision (--lane)")
 failed(server, "POST", COMPLETE, 500, "server_error", "not_finite", INFINITE, {"prompt": "a" * 121, "max_tokens": 2})
 event, = server.stream(COMPLETE, prompt="a" * 118, max_tokens=5, logit_bias={"97": 100})[-1:]
 check_error(500, json.dumps(event), 500, "server_error", "not_finite", INFINITE)

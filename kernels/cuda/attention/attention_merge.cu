@@ -4,8 +4,8 @@
 
 enum { THREADS = 256 };
 
-/* Merges two log-sums a and b: `from` and `into` are the weights of the two results (the weights sum to 1),
- * and lse is the merged log-sum. `from` is 0 if the first row has no keys. */
+/* Merges two log-sum-exps a and b: `from` and `into` are the weights of the two results (the weights sum to
+ * 1), and lse is the merged log-sum-exp. `from` is 0 if the first row has no keys. */
 template <typename R> struct Merged {
     R from, into, lse;
 
@@ -16,14 +16,14 @@ template <typename R> struct Merged {
     }
 };
 
-/* The log-sum of row i of a head is at head * s + i of lse, and at head * sum_s + i of sum_lse. */
+/* The log-sum-exp of row i of a head is at head * s + i of lse, and at head * sum_s + i of sum_lse. */
 template <typename R> struct LogSums {
     const R *lse;
     R *sum_lse;
     int64_t s, sum_s;
 };
 
-/* Row (i, head) of y has the log-sum of row i of `head`. 2^share threads process each row of y. */
+/* Row (i, head) of y has the log-sum-exp of row i of `head`. 2^share threads process each row of y. */
 template <typename X, typename R, int N>
 static __global__ void merge(const X *y, R *sum_y, LogSums<R> at, int lines, int vectors, int heads,
                              int share) {
@@ -41,7 +41,7 @@ static __global__ void merge(const X *y, R *sum_y, LogSums<R> at, int lines, int
     }
 }
 
-/* Merges the log-sums. This kernel runs after all rows of y have been merged. */
+/* Merges the log-sum-exps. This kernel runs after all rows of y have been merged. */
 template <typename R> static __global__ void merge_lse(LogSums<R> at, int64_t n) {
     GRID_LOOP(i, n) {
         R *sum = &at.sum_lse[i / at.s * at.sum_s + i % at.s];

@@ -36,7 +36,7 @@ static Shape shape_of(const Call *c, const Tensor *y, int n) {
     return x;
 }
 
-/* The log-sum of a row including the sink, and the factor by which the row of y is multiplied. */
+/* The log-sum-exp of a row including the sink, and the factor by which the row of y is multiplied. */
 template <typename R> struct Sunk {
     R lse, weight;
 

@@ -94,7 +94,7 @@ Descriptor graph_tensor(Graph *g, int64_t id, cudnnDataType_t type, Dims x) {
     return d;
 }
 
-/* Creates a scalar with four dimensions, like the tensors with which the scalar is combined. */
+/* Creates a scalar as a 4-D tensor, like the tensors with which the scalar is combined. */
 Descriptor graph_scalar(Graph *g, int64_t id, cudnnDataType_t type) {
     Descriptor d = tensor(g, id, type, dims_dense(1, 1, 1, 1));
     set_flag(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE);

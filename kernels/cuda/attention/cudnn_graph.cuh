@@ -1,4 +1,4 @@
-/* An interface to cuDNN's graphs: tensors of four dimensions, operations on them, and the plan that runs the graph.
+/* A wrapper around cuDNN's graph API: 4-D tensors, operations on them, and the plan that runs the graph.
  * If cuDNN refuses an operation or the plan, the graph has no plan, and `why` contains the reason. */
 #pragma once
 

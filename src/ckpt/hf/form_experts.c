@@ -188,7 +188,7 @@ static void sparse_layers_read(HfReader *r, const HfRow *row) {
     set_moe_layers(r, 0, INT64_MAX, hf_get_size(r, row->key, (int64_t)row->fallback), "mlp_only_layers");
 }
 
-/* Returns the numbers of the layers that have experts or, if `moe` is false, of the others. */
+/* Returns the indices of the MoE layers or, if `moe` is false, of the dense layers. */
 static json_t *layer_numbers(const Config *c, bool moe) {
     json_t *list = json_array();
     for (int64_t i = 0; i < c->num_layers; i++)

@@ -291,8 +291,8 @@ static int64_t place_of(const HfTensor *t, int part, int64_t row) {
     return t->param->offset + param_memory_row(t->param, part, row) * t->columns;
 }
 
-/* Copies a run of a part's rows that are contiguous in memory. The run starts at `row` and ends at or before `end`.
- * `to` is the run's first row in the tensor. Returns the number of rows copied. */
+/* Copies consecutive rows of a part that are also contiguous in memory, from `row` to at most `end`. `to` is
+ * the first copied row's index in the tensor. Returns the number of rows copied. */
 static int64_t copy_run(const Copying *c, int part, int64_t row, int64_t end, int64_t to) {
     const int64_t columns = c->of->columns, at = place_of(c->of, part, row);
     const size_t bytes = (size_t)columns * dtype_size(c->flat_type);

@@ -30,7 +30,7 @@ static inline void some_rows_see_nothing(Call *c) {
 static inline void rows_that_see_nothing(Call *c) {
     for (int64_t i = 0; i < tensor_count(c->in[1]); i += 3) store_element(c->in[1], i, -INFINITY);
 }
-/* The log-sum of a row must be at least its sink, because the sum includes the sink. */
+/* The log-sum-exp of a row must be at least its sink, because the sum includes the sink. */
 static inline void sums_hold_sinks(Call *c) {
     Tensor *lse = c->in[2];
     double most = 0;
