@@ -45,7 +45,9 @@ GIVEN, FILE = "The \u00e9", WORK / "out.json"
 for seed in range(100):
     drawn = ["--prompt", GIVEN, "--random-seed", seed]
     new = printed(*drawn).removeprefix(GIVEN)[:-1]
-    if new[0] == " " and new.isprintable(): break
+    if new.startswith(" ") and new.isprintable(): break
+else:
+    sys.exit("no seed draws a text that begins with a space")
 for stop, kept in ([], new), (["--stop", new[:3]], ""):
     for stream in [], ["--stream"]:
         assert printed(*drawn, *stop, *stream, "--output-path", FILE) == GIVEN + kept + "\n", (new, stop, stream)

@@ -38,7 +38,7 @@ TEST(merged_files_equal_megatron) {
     assert_err(data_merge(mixed, 2, "toy"), "both an input and the output");
     assert_err(data_merge(mixed, 0, "bad"), "nothing to merge");
     write_text("folder/lonely.bin", "");
-    assert_err(data_merge_folder("folder", "bad"), "has no 'folder/lonely.idx'");
+    assert_err(data_merge_folder("folder", "bad"), "but not 'folder/lonely.idx'");
     assert_err(data_merge_folder("absent", "bad"), "cannot open the folder");
     assert_int_equal(count_files(".", "bad"), 0);
 }

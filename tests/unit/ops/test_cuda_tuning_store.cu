@@ -220,7 +220,7 @@ static void expect_fault(Run *r, bool warns, bool found) {
         fail_msg("nothing is said");
     }
     fault_scope(old);
-    assert_non_null(strstr(scope.message, "linear: --gemm-tuning fastest needs a folder"));
+    assert_non_null(strstr(scope.message, "linear: --gemm-tuning fastest needs a writable folder"));
 }
 
 TEST(a_folder_that_cannot_be) {

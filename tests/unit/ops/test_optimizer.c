@@ -53,7 +53,7 @@ TEST(sgd_momentum_builds_up) {
         want -= 0.5 * buffer;
         assert_true(m == buffer && p == want);
     }
-    const SgdAttr decay = {.group = {{0.5, 0.5}}, .grad_scale = 0};
+    const SgdAttr decay = {.group = {{.lr = 0.5, .weight_decay = 0.5}}, .grad_scale = 0};
     p = 8, m = 0;
     call_run(&OPS[OP_sgd], &(Call){.in = {&gt}, .out = {&pt, &mt}, .attr = &decay, .device = d});
     assert_true(m == 4 && p == 6);
@@ -268,7 +268,7 @@ TEST(each_norm_clips_its_gradient) {
 
 TEST(the_norm_of_the_scaled_gradient_is_clipped) {
     const StepNumbers plain = {
-        .group = {{1, 2}, {3, 4}, {5, 6}, {7, 8}}, .unbias1 = 9, .unbias2 = 10, .grad_scale = -0.5};
+        .group = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}}, .unbias1 = 9, .unbias2 = 10, .grad_scale = -0.5};
     static const struct {
         double most, square, norm, clip, updates;
     } CASES[] = {
