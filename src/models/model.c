@@ -132,15 +132,15 @@ static void stage_init(Model *m, const StagePart *stage) {
     if (stage->head) heads_init(m);
 }
 
-/* Creates one rank's model, without tying its parameters. */
 /* Marks the weights whose learning rate depends on the width, as in Megatron-LM get_mup_config_overrides. */
 static void mark_rescaled(const Config *c, Registry *r) {
     if (c->optimizer == OPTIMIZER_SGD)
         registry_mark_rescaled(r, false, f64_is_set(c->decoupled_lr) ? PARAM_EMBEDDING : 0);
-    else
-        registry_mark_rescaled(r, true, PARAM_MATRIX);
+    else if (c->optimizer != OPTIMIZER_MUON) /* which updates the same matrices, at its own rate */
+        registry_mark_rescaled(r, true, 0);
 }
 
+/* Creates one rank's model, without tying its parameters. */
 static Model *model_of(const Config *c, const ModelPlace *place) {
     Registry *r = registry_new(&place->layout);
     Model *m = arena_alloc(r->arena, sizeof *m);

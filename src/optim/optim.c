@@ -43,6 +43,8 @@ const char *optim_op_name(const Config *c, const Param *p) {
 
 /* The index of a group of parameters with equal StepGroups consists of PARAM_NO_DECAY, PARAM_EMBEDDING and this bit. */
 enum { GROUP_RESCALED = 4 };
+_Static_assert((PARAM_NO_DECAY | PARAM_EMBEDDING | GROUP_RESCALED) == STEP_GROUPS - 1,
+               "each combination has a group");
 
 static int64_t count_pieces(FlatRange part) {
     return part.end > part.begin ? (part.end - part.begin + PIECE_MOST - 1) / PIECE_MOST : 0;
@@ -187,6 +189,11 @@ static bool updates_values(const Optimizer *o, const OptimStep *s) {
            !o->registry->fp8_amaxes && o->registry->values != o->registry->masters;
 }
 
+static double lr_of(const OptimStep *s, int group) {
+    if (group & GROUP_RESCALED) return s->rescaled_lr;
+    return group & PARAM_EMBEDDING ? s->decoupled_lr : s->lr;
+}
+
 /* Returns the StepNumbers for the next step, assuming that the step changes the parameters. */
 static StepNumbers numbers_of(const Optimizer *o, const OptimStep *s) {
     const Config *c = o->config;
@@ -195,9 +202,7 @@ static StepNumbers numbers_of(const Optimizer *o, const OptimStep *s) {
                      .grad_scale = s->grad_scale};
     for (int i = 0; i < STEP_GROUPS; i++)
         n.group[i] =
-            (StepGroup){.lr = i & GROUP_RESCALED    ? s->rescaled_lr
-                              : i & PARAM_EMBEDDING ? s->decoupled_lr
-                                                    : s->lr,
+            (StepGroup){.lr = lr_of(s, i),
                         .weight_decay = i & PARAM_NO_DECAY ? 0 : s->weight_decay,
                         .eps = i & GROUP_RESCALED ? c->adam_eps / c->derived.width_ratio : c->adam_eps};
     return n;

@@ -125,7 +125,7 @@ Refusal fields_parse(Endpoint endpoint, const char *body, size_t n, json_t **out
 
 bool field_whole(const json_t *value, int64_t *out) {
     const double x = json_number_value(value);
-    const bool whole = json_is_real(value) && x == floor(x) && fabs(x) < 0x1p63;
+    const bool whole = json_is_real(value) && x == floor(x) && x >= -0x1p63 && x < 0x1p63;
     if (whole || json_is_integer(value)) *out = whole ? (int64_t)x : json_integer_value(value);
     return whole || json_is_integer(value);
 }

@@ -539,7 +539,7 @@ static void complete(void *arg, struct MHD_Connection *connection, void **state,
     *state = NULL;
 }
 
-/* Decodes %-sequences in place, except those of zero bytes, which would end the path. Returns the length. */
+/* Decodes %-sequences in place, unless one is a zero byte, which would end the path. Returns the length. */
 static size_t unescape(void *arg, struct MHD_Connection *connection, char *s) {
     (void)arg, (void)connection;
     return strstr(s, "%00") ? strlen(s) : MHD_http_unescape(s);

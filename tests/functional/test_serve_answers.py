@@ -218,9 +218,11 @@ for head, sent, status, text in (
         (LENGTH + "\r\nContent-Length: 1", body, 400, UNCLEAR), (f"{LENGTH}\r\n{LENGTH}", body, 400, UNCLEAR),
         (LENGTH + "\r\nTransfer-Encoding: chunked", CHUNKED, 400, UNCLEAR),
         *((f"Transfer-Encoding: {coding}", body, 400, UNCLEAR) for coding in ("gzip", "gzip, chunked", "identity")),
-        (LENGTH + "\r\nContent-Encoding: gzip", body, 415, "the body has the Content-Encoding 'gzip': send it without")):
+        (LENGTH + "\r\nContent-Encoding: gzip", body, 415,
+         "the body has the Content-Encoding 'gzip': send it without")):
     client = socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S)
-    client.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n{head}\r\n\r\n".encode() + sent)
+    client.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n{head}\r\n\r\n".encode()
+                   + sent)
     got, headers, answer = received(client)
     assert got == status and (status == 200 or headers["Connection"] == "close"), (head, got, headers, answer)
     if text: check_error(got, answer, status, "invalid_request_error", None, text)

@@ -140,7 +140,8 @@ for request, text, settings in [
     assert got["text"] == text, (request, settings, got)
 for request, message, settings in [
     (hello, "has no chat template: add chat_template.jinja", {}),
-    (hello, "isotron: there is no chat template 'default'; set \"chat_template\" to one of: 'rag'", {**pair, "rag": "R"}),
+    (hello, "isotron: there is no chat template 'default'; set \"chat_template\" to one of: 'rag'",
+     {**pair, "rag": "R"}),
     ({"messages": hello, "chat_template": "rag"}, "line 1 of the chat template: a tag has no end",
      {"rag": "{% broken"}),
     (hello, "\"chat_template\" must be a string, or a list", {"config": {"chat_template": [{"name": "default"}]}}),

@@ -168,7 +168,8 @@ class Judge:
         """Asserts that the path refuses unknown fields, and texts that are not an object."""
         unknown = Refused(1, "the server does not know the field 'unknown': remove it", code="unknown_field")
         self.refused(path, {"unknown": 1}, unknown, "unknown")
-        for body, text in (b"{", "the body as JSON: line 1"), (b"[]", "must be a JSON object"), (b"", "the body as JSON"), (
+        for body, text in (b"{", "the body as JSON: line 1"), (b"[]", "must be a JSON object"), (
+                b"", "the body as JSON"), (
                 b'{"prompt": "\xff"}', "the body as JSON"), (b'{"prompt":"a","prompt":"b"}', "duplicate object key"), (
                 b"\xef\xbb\xbf{}", "the body as JSON"), (b'{"prompt":"\\ud800"}', "invalid Unicode"), (
                 b'{"prompt":NaN}', "invalid token"), (b'{"prompt":-Infinity}', "invalid token"), (

@@ -146,8 +146,8 @@ row("M", "messages", "any", HI, *TALKS, [{"role": "u", "content": "a" * (POSITIO
 row("T", "messages", "any", HI, *TALKS, base={"prompt": None}, needed=True, refused=[
     *(Refused(*one) for one in NOT_TALKS), Refused(None, "has no 'prompt'", param="prompt"),
     Refused(With(HI, add_special_tokens=True), "needs 'prompt': remove it", param="add_special_tokens")])
-row("A", "prompts", "any", ["The e"], ["Th\u00e9 \u20ac", "a"], ["</s>"], ["a\0b"], ["a" * (POSITIONS - 12)], needed=True,
-    refused=[
+row("A", "prompts", "any", ["The e"], ["Th\u00e9 \u20ac", "a"], ["</s>"], ["a\0b"], ["a" * (POSITIONS - 12)],
+    needed=True, refused=[
     Refused(None, "a list of strings"), Refused("a", "a list of strings"), Refused([3], "a list of strings"),
     Refused({}, "a list of strings"), Refused([], "a list of 1 to 128 strings"), Refused(["a"] * 129,
     "a list of 1 to 128 strings"),
