@@ -15,14 +15,16 @@ UPDATE = "/update_weights_from_disk"
 REASONS = [
     # two fields
     "needs '", "mutually exclusive", "not both", "is not streamed", "compares complete texts",
-    "must be at least 'n'", "tokens are generated: lower it", "has no 'prompt'", "there is no function '", "because of 'allowed_token_ids'",
+    "must be at least 'n'", "tokens are generated: lower it", "has no 'prompt'", "there is no function '",
+    "because of 'allowed_token_ids'",
     "begins a new message, but",
     # the tokenizer and the size of the model and of the server
     "has no tokens", "of 'stop_token' is outside the vocabulary", "is not in the vocabulary", "maximum context length",
     "choices, but can have at most", "needs a token that is not in 'stop_token_ids'",
     # the content of texts: of a template, a schema, a path, or arguments
     "chat template", "chat_template", "continue_final_message", "nested too deeply", " in a schema ",
-    "a schema must be", "'response_format'", "the weights are unchanged: ", "not a JSON object", "bytes, but can have at most",
+    "a schema must be", "'response_format'", "the weights are unchanged: ", "not a JSON object",
+    "bytes, but can have at most",
     r"must not contain \u0000",
     # jansson
     "too big integer", "too big negative integer", "real number overflow", "NUL byte in object key"]

@@ -53,7 +53,8 @@ def write_pieces(folder, pieces, **named):
     """Writes a Hugging Face tokenizer with the word pieces of a vocab.txt. `named` are tokens such as eos_token."""
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     files = {"tokenizer_config": named, "tokenizer": {
-        "added_tokens": [{"id": i, "content": p, **special} for i, p in enumerate(pieces) if p[0] == "[" and p != "["],
+        "added_tokens": [{"id": i, "content": p, **special} for i, p in enumerate(pieces)
+                         if p[0] == "[" and p != "["],
         "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None,
                        "lowercase": True},
         "pre_tokenizer": {"type": "BertPreTokenizer"}, "decoder": None,
