@@ -1,6 +1,5 @@
 // Ops on the host and collectives between ranks that run as threads, measured by Google Benchmark: bench_host
-// [--benchmark_filter=REGEX] [--benchmark_out=FILE.json]. An op is a row of kernels/cases.def. Its operands may stay
-// in a cache. The GB/s of a collective are algbw, as in nccl-tests.
+// [--benchmark_filter=REGEX] [--benchmark_out=FILE.json]. An op is a row of kernels/cases.def. The operands may stay in a cache between runs. The GB/s of a collective are algbw, as in nccl-tests.
 #include <benchmark/benchmark.h>
 
 #include "bench/comm/rows.h"

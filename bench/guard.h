@@ -5,7 +5,7 @@
 
 struct json_t; /* defined in jansson.h */
 
-/* Receives the members of the result that are known before the measurement. An error ends the benchmark. */
+/* Receives the result's members that are known before the measurement. An error ends the benchmark. */
 typedef struct BenchGuard {
     Err (*check)(void *arg, const struct json_t *facts);
     void *arg;

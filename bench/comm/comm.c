@@ -195,7 +195,7 @@ static Err check_memory(const Rank *r) {
     if (comm_processes() > 1) all = memory_plan_of_host(&all, r->comm);
     const size_t need = memory_plan_total(&all);
     if (need <= available) return ERR_OK;
-    return err_user("the ranks' buffers need %s of memory, but %s are available: lower --max-bytes",
+    return err_user("the ranks' buffers need %s of memory, but only %s are available: lower --max-bytes",
                     bytes_text((double)need).s, bytes_text((double)available).s);
 }
 
@@ -232,7 +232,7 @@ static Err run_rank(void *arg, Comm *comm) {
 
 /* ---- options ---- */
 
-/* Checks that at least one size is possible for each collective and type. */
+/* Checks that at least one of the sizes to measure is large enough for each collective and type. */
 static Err check_sizes(const BenchComm *o) {
     const int64_t members = o->group ? o->group : config_ranks(o->config);
     double largest = (double)o->least;

@@ -13,11 +13,11 @@ typedef struct BenchComm {
     const Config *config;        /* ranks, device and transport */
     TextList collectives, types; /* if empty, all are measured */
     int64_t least, most, factor; /* sizes in bytes: least, least * factor, ... up to most */
-    /* number of ranks per group, or 0 for one group; all groups run concurrently */
+    /* number of ranks per group, or 0 for one group of all ranks; all groups run concurrently */
     int64_t group;
     double seconds;   /* time limit per row, but at least 3 rounds run */
     const char *json; /* file for the results, or NULL */
 } BenchComm;
 
-/* Prints the results. *wrong becomes the number of wrong elements, summed over ranks. */
+/* Prints the results. Sets *wrong to the number of wrong elements, summed over ranks. */
 Err bench_comm(const BenchComm *, int64_t *wrong);

@@ -24,10 +24,10 @@ static Err check_rows(const Gate *g, const Result *ours, const Result *theirs) {
     ERR_RETURN(gate_check_work(g, false));
     for (int64_t i = 0; i < theirs->n; i++)
         if (!result_find(ours, theirs->rows[i].name))
-            return err_user(
-                "this program has no row %s, but '%s' has it; select rows that both have with --filter",
-                theirs->rows[i].name, theirs->path);
-    if (g->n && ours->n != g->n) return err_user("the rows of '%s' differ between runs", ours->path);
+            return err_user("'%s' measures the row %s, but this program does not: select rows of both "
+                            "programs with --filter",
+                            theirs->rows[i].name, theirs->path);
+    if (g->n && ours->n != g->n) return err_user("two runs of '%s' measured different rows", ours->path);
     return ERR_OK;
 }
 
@@ -36,7 +36,7 @@ static Err begin_rows(Gate *g, const Result *ours) {
     const int64_t least = interval_least(g->error);
     if (g->options->pairs < least)
         return err_user(
-            "--pairs %lld are too few to judge %lld rows with a probability of %g %%: give at least %lld",
+            "--pairs %lld is too small to judge %lld rows with a probability of %g %%: give at least %lld",
             (long long)g->options->pairs, (long long)ours->n, 100 * (1 - INTERVAL_ERROR), (long long)least);
     g->n = ours->n;
     g->rows = mem_zero((size_t)g->n, sizeof *g->rows);
@@ -55,7 +55,7 @@ static Err add_pair(Gate *g, const Result *ours, const Result *theirs) {
     for (int64_t i = 0; i < g->n; i++) {
         GateRow *row = &g->rows[i];
         const ResultRow *x = result_find(ours, row->name);
-        if (!x) return err_user("the rows of '%s' differ between runs", ours->path);
+        if (!x) return err_user("two runs of '%s' measured different rows", ours->path);
         const double b = result_find(theirs, row->name)->time;
         row->ours += x->time / (double)g->options->pairs;
         row->theirs += b / (double)g->options->pairs;
@@ -75,7 +75,8 @@ static void print_pair(const Gate *g, int64_t pair, bool ours_first) {
 /* Runs a pair. The gate keeps the results of the last pair for their provenance. */
 static Err run_pair(Gate *g, const Measurer *ours, const Measurer *theirs, const char *more, int64_t pair) {
     char *const words[] = {(char *)more, NULL};
-    const bool ours_first = pair % 2 == 0; /* A B, B A, A B: a drift of the machine favours neither program */
+    /* the order A B, B A, A B: a drift of the machine's speed favours neither program */
+    const bool ours_first = pair % 2 == 0;
     Result first = {0}, second = {0};
     Err e = result_measure(ours_first ? ours : theirs, words, &first);
     if (!e.code) e = result_measure(ours_first ? theirs : ours, words, &second);

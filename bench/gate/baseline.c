@@ -19,9 +19,9 @@ Err gate_open_baseline(Gate *g) {
     const char *other = json_string_value(json_object_get(g->theirs.json, "bench"));
     if (!e.code &&
         (other ? strcmp(other, bench) : strcmp(g->theirs.unit, strcmp(bench, "train") ? "us" : "ms")))
-        e = err_user(
-            "'%s' is the result of another bench, not of bench %s; measure a baseline with bench %s --json",
-            o->baseline, bench, bench);
+        e = err_user("'%s' is the result of another benchmark, not of bench %s: measure a baseline with "
+                     "bench %s --json",
+                     o->baseline, bench, bench);
     for (int64_t i = 0; i < g->theirs.n && !e.code; i++)
         if (!json_array_size(g->theirs.rows[i].samples))
             e = err_user("'%s' has no samples of %s, because it was written by an older version of Isotron: "
@@ -46,9 +46,9 @@ static int64_t read_samples(const ResultRow *row, double **out) {
     return n;
 }
 
-/* If each interval misses its median with at most half of the allowed probability, both intervals contain
- * their medians with the required probability. The ratio of the medians is then between the quotients of
- * opposite interval bounds. */
+/* Each interval misses its median with at most half of the allowed probability of error, so both intervals
+ * contain their medians with the required probability. The ratio of the medians is then between the quotients
+ * of opposite interval bounds. */
 static void judge_row(const Gate *g, const ResultRow *ours, const ResultRow *theirs, GateRow *row) {
     double *x, *y;
     Interval a, b;

@@ -7,14 +7,15 @@
  *   INCONCLUSIVE the interval contains the limit, or there are too few samples
  *
  * The probability that the interval of any row (statistics.h) misses the true median is at most 5 %
- * (Bonferroni). A wrong PASS and a wrong REGRESS each have a probability of at most 2.5 %. A measurement is
- * never repeated on account of a verdict.
+ * (Bonferroni). A wrong PASS and a wrong REGRESS each have a probability of at most 2.5 %. The verdict never causes a
+ * measurement to be repeated.
  *
  * --against PROGRAM runs both programs alternately as processes, in the order A B B A, so that slow changes of the
  * machine affect both programs equally. A sample is the ratio of the two processes' medians in a pair. --baseline FILE
- * compares with the samples of an earlier result. Changes of the machine since that measurement are not detected.
+ * compares this program's samples with those of an earlier result. Changes of the machine since that measurement are
+ * not detected.
  *
- * A verdict requires that both results state the same machine, device and work (work.c). */
+ * Results are judged only if both state the same machine, device and work (work.c). */
 #pragma once
 
 #include "base/statistics.h"
@@ -59,17 +60,17 @@ void gate_free(Gate *);
  * be 0. */
 Err gate_open_baseline(Gate *);
 /* Checks that the opened baseline was measured on this machine, and measures the same work as the benchmark that is
- * about to run. `facts` is the part of the benchmark's result that is already known. */
+ * about to run. `facts` contains the members of the benchmark's result that are already known. */
 Err gate_check_facts(Gate *, const json_t *facts);
-/* Judges a result and takes ownership of it. If the machine or work differs from the baseline's, the error
- * names the difference. Appends notes. */
+/* Judges a result and takes ownership of it. If the result's machine or work differs from the baseline's, the
+ * error names the difference. Appends notes. */
 Err gate_judge_baseline(Gate *, json_t *result, Str *notes);
-/* Runs `bench <bench> argv...` with both programs alternately. Omits the gate's options. If `more` is not
- * NULL, adds the options in `more`. Prints the result of each pair. */
+/* Runs `bench <bench> argv...` with both programs alternately. Removes the gate's own options from argv. If
+ * `more` is not NULL, appends the options in `more`. Prints the result of each pair. */
 Err gate_run_against(Gate *, char **argv, const char *more);
 
-/* Checks that both results have the same machine and work; the error names the first difference. `early` means that
- * this program's result is still incomplete. */
+/* Checks that both results have the same machine and work; the error names the first difference. If `early` is
+ * true, this program's result is still incomplete. */
 Err gate_check_work(const Gate *, bool early);
 /* Appends notes on permitted differences (compiler, flags, BLAS) and on facts that the other result lacks. */
 void gate_note_differences(const Gate *, Str *notes);

@@ -36,14 +36,14 @@ typedef struct Measurer {
     const char *program, *name; /* path of the executable, and its name in messages */
     const char *bench;
     char **words; /* the list ends with NULL */
-    /* options to omit: "pairs=" has a value, "weak" does not; the list ends with NULL */
+    /* options to omit; "pairs=" takes a value, and "weak" takes none; the list ends with NULL */
     const char *const *without;
 } Measurer;
-/* Runs the process with additional arguments (`more` ends with NULL). The child is killed if this process
- * ends first. */
+/* Runs the process with additional arguments (`more` ends with NULL). If this process ends first, the child
+ * process is killed. */
 Err result_measure(const Measurer *, char *const *more, Result *out);
 
-/* Writes an op row's name, such as "linear/fc1 bf16". Returns false if the row has no name. */
+/* Writes the name of an op's row, such as "linear/fc1 bf16". Returns false if the row has no name. */
 bool result_name(const json_t *row, char name[RESULT_NAME]);
 /* Returns the row with this name, or NULL if there is none. */
 const ResultRow *result_find(const Result *, const char *name);

@@ -23,8 +23,8 @@ static Err differs(const Gate *g, const char *of, const char *name, const json_t
                    const json_t *theirs) {
     char *a = ours ? json_dumps(ours, JSON_ENCODE_ANY | JSON_COMPACT) : NULL,
          *b = theirs ? json_dumps(theirs, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    Err e = err_user("%s\"%s\" is %.200s here and %.200s in '%s': times of different machines or work cannot "
-                     "be compared; %s",
+    Err e = err_user("%s\"%s\" is %.200s here, but %.200s in '%s': times of different machines or work "
+                     "cannot be compared; %s",
                      of, name, a ? a : "missing", b ? b : "missing", g->theirs.path,
                      g->options->against ? "name a program that does the same work with these options"
                                          : "measure a baseline here, or use --against");
@@ -36,7 +36,7 @@ static Err differs(const Gate *g, const char *of, const char *name, const json_t
 
 static const struct {
     const char *name;
-    /* true if every version writes this property; false if only versions whose gate compares this property
+    /* true if every version writes this property, and false if only versions whose gate compares the property
      * write it */
     bool always;
 } FACTS_OF_WORK[] = {
@@ -67,7 +67,7 @@ static Err check_facts(const Gate *g, bool early) {
     for (size_t i = 0; i < sizeof FACTS_OF_WORK / sizeof *FACTS_OF_WORK; i++) {
         const char *name = FACTS_OF_WORK[i].name;
         const json_t *ours = member(&g->ours, name), *theirs = member(&g->theirs, name);
-        if (early && !ours) continue; /* the value is not known yet */
+        if (early && !ours) continue; /* this program has not measured the value yet */
         if (!is_equal(ours, theirs) && !may_miss(g, FACTS_OF_WORK[i].always, ours, theirs))
             return differs(g, "", name, ours, theirs);
     }

@@ -17,7 +17,7 @@
 
 enum { TURN_MS = 50, UNREAD_BYTES = 16 << 20, UNREAD_MS = 10000 };
 
-/* The times that are measured: three per request, and the duration of each round. */
+/* The measured times: three times per request, and the duration of each round. */
 enum { TTFT, TPOT, LATENCY, OF_REQUESTS, SERVE = OF_REQUESTS, TIMES };
 static const char *const NAMES[TIMES] = {"ttft", "tpot", "latency", "serve"};
 
@@ -27,9 +27,10 @@ typedef struct Curve {
     double *of[OF_REQUESTS];   /* [rounds * requests] */
     double *gaps;              /* [n_gaps]: times between tokens */
     int64_t n_gaps, tokens;    /* tokens: number of tokens in all rounds */
-    double *median[TIMES];     /* [rounds]: each round's medians, and the round's time */
-    double *engine;            /* [rounds]: the time for the same requests without HTTP */
-    double *scheduler, *http;  /* [rounds]: the scheduler's and HTTP's shares of the round's time */
+    double *median[TIMES];     /* [rounds]: each round's median, or the round's duration for SERVE */
+    /* [rounds]: the time that the engine needs for the same requests without HTTP */
+    double *engine;
+    double *scheduler, *http; /* [rounds]: the scheduler's and HTTP's shares of the round's time */
 } Curve;
 
 /* A server and its clients, on rank 0. */
@@ -64,7 +65,8 @@ static void add(const Stage *x, int64_t id, const int32_t *prompt, int64_t fresh
     CHECK(!e.code, "%s", e.msg); /* the lengths have been checked, and the engine has enough pages */
 }
 
-/* Generates the requests, `each` per client, as if the clients had no connections. Returns the time in ns. */
+/* Generates the answers to the same requests, `each` per client, without connections. Returns the time in
+ * ns. */
 static int64_t run_alone(const Stage *x, const int32_t *prompts, int64_t each) {
     const int64_t prompt = x->session->options->prompt, fresh = x->session->options->fresh;
     Alone a = {.ended = mem_zero((size_t)x->clients, sizeof *a.ended)};
@@ -81,8 +83,8 @@ static int64_t run_alone(const Stage *x, const int32_t *prompts, int64_t each) {
     return a.last - start;
 }
 
-/* Runs passes with each number of requests, so that CUDA graphs are captured before the first round. All
- * requests have the same prompt, so they share its pages. The requests end one after the other. */
+/* Runs passes with each possible number of requests, so that CUDA graphs are captured before the first round.
+ * All requests have the same prompt, so they share its pages. The requests end one by one. */
 static void warm_up(const Stage *x) {
     const int64_t fresh = x->session->options->fresh, n = x->clients;
     int32_t *prompt = mem_alloc((size_t)x->session->options->prompt * sizeof *prompt);
@@ -145,8 +147,8 @@ static void take_load(Curve *c, int64_t round, const Load *l) {
     for (int64_t i = 0; i < c->requests; i++) {
         const LoadRequest *r = &l->requests[i];
         of[TTFT][i] = (double)(r->first - r->sent);
-        /* Several tokens can arrive at the same time, but the gate divides by the median, so the time must
-         * not be 0. */
+        /* Tokens can arrive simultaneously, but the gate divides by the median time, so that median must not be
+         * 0. */
         of[TPOT][i] = (double)larger(r->last - r->first, 1) / (double)(l->tokens - 1);
         of[LATENCY][i] = (double)(r->last - r->sent);
         c->tokens += r->tokens;
@@ -202,7 +204,8 @@ static Err run_round(const Stage *x, Curve *c, int64_t round) {
 static Err run_rounds(Stage *x, Curve *c) {
     const HttpOptions options = {.host = "127.0.0.1"};
     const int64_t vocab = x->session->run.model->plan.vocab;
-    TokenizerConfig t = TOKENIZER_CONFIG_DEFAULT; /* the text of each token is complete immediately */
+    /* a null token has a complete text, so no text waits for the next token */
+    TokenizerConfig t = TOKENIZER_CONFIG_DEFAULT;
     Tokenizer *tokenizer;
     Http *http;
     t.type = "NullTokenizer", t.vocab_size = vocab;
@@ -317,7 +320,7 @@ static Err measure(const Session *s, int64_t clients, json_t *rows) {
     EngineLimits limits = session_limits(s, clients);
     Fleet *fleet;
     Err e = ERR_OK;
-    limits.shares_prefixes = true; /* as in the server */
+    limits.shares_prefixes = true;
     ERR_RETURN(fleet_new(s->run.model, &s->run.context, &limits, &fleet));
     if (fleet_leads(fleet))
         e = lead(s, fleet, clients, rows);

@@ -4,7 +4,7 @@
 
 #include "bench/infer/session.h"
 
-/* Appends a row for each time and number of clients, with the members that are known before the
+/* Appends a row for each measured time and each number of clients, with the members that are known before the
  * measurement. */
 void clients_facts(const Session *, json_t *rows);
 /* Prints the results, and appends rows on rank 0. All ranks must call this function, and all get the same error. */

@@ -103,14 +103,14 @@ static Err measure_row(Session *s, Row *row) {
 
 /* ---- the work ---- */
 
-/* Returns whether a pass reads only some of a parameter's rows. */
+/* Returns whether the parameter is a table of which a pass reads only some rows. */
 static bool is_looked_up(const Session *s, const Param *p) {
     const bool words = !strcmp(p->spec.name, "embedding.word_embeddings.weight");
     return words ? s->config->untie_embeddings_and_output_weights
                  : !strncmp(p->spec.name, "embedding.", strlen("embedding.")) && p->spec.ndim == 2;
 }
 
-/* Sums the bytes that a pass reads, and the number of elements that multiply each token, except in the output
+/* Sums the bytes that a pass reads, and counts the weights that multiply each token, except in the output
  * layer. */
 static void count_work(Session *s) {
     const Registry *g = s->run.model->registry;
@@ -163,7 +163,8 @@ static double prefill_flops(const Session *s, int64_t requests) {
     return 2 * s->multiplied * (double)(requests * s->options->prompt);
 }
 
-/* Adds the rows for a number of requests: the time for all prompts, the time between tokens, and the total time. */
+/* Adds three rows for a number of requests: the time for all prompts, the time between tokens, and the total
+ * time. */
 static void add_rows(const Session *s, const Row *row, json_t *rows) {
     const double n = (double)row->requests, fresh = (double)s->options->fresh;
     json_t *first =

@@ -10,12 +10,13 @@
 struct json_t; /* defined in jansson.h */
 
 typedef struct BenchInfer {
-    I64List requests;      /* numbers of requests that arrive together; may be empty */
-    I64List clients;       /* numbers of clients of the server; may be empty */
+    /* one measurement for each number of requests that arrive together; may be empty */
+    I64List requests;
+    I64List clients;       /* one measurement for each number of clients of the server; may be empty */
     int64_t each;          /* number of requests that each client sends in a round */
     int64_t prompt, fresh; /* number of tokens in a prompt, and number of tokens to generate */
     int64_t rounds;        /* number of rounds per row; results are medians over the rounds */
-    bool alone;            /* whether the roofline limits for `requests` are also measured */
+    bool alone;            /* if true, also measures the roofline limits for the rows of `requests` */
     const char *json;      /* file for the results, or NULL */
 } BenchInfer;
 

@@ -16,9 +16,9 @@
 /* A connection, and the part of an answer that has been received but not yet processed. */
 typedef struct Client {
     int fd;
-    LoadRequest *at, *end; /* the current request, and the end of the client's requests */
+    LoadRequest *at, *end; /* the client's current request, and the end of its requests */
     Str received, events;  /* events: the body, decoded from its chunks */
-    bool in_body, ended;   /* ended: whether the last event has arrived */
+    bool in_body, ended;   /* ended: if true, the last event has arrived */
 } Client;
 
 Str load_post(const char *path, const Str *body) {
@@ -64,9 +64,10 @@ static Err send_request(Client *c) {
 
 /* ---- answers ---- */
 
-/* Counts the tokens that an event reports. `now` is the time when the event arrived. */
+/* Counts the tokens that an event reports. The event arrived at time `now`. */
 static Err take_event(Load *l, Client *c, const char *event, int64_t now) {
-    static const char COUNT[] = "\"completion_tokens\":"; /* in a text, the quotes would be escaped */
+    /* a quote in generated text would be escaped, so this match is a key */
+    static const char COUNT[] = "\"completion_tokens\":";
     LoadRequest *r = c->at;
     const char *count = strstr(event, COUNT);
     const int64_t tokens = count ? strtoll(count + strlen(COUNT), NULL, 10) : r->tokens;

@@ -7,11 +7,12 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* A request for `Load.tokens` tokens as a stream of server-sent events with usage statistics in each event. */
+/* A request that streams `Load.tokens` tokens as server-sent events, with usage statistics in each event. */
 typedef struct LoadRequest {
-    Str text;                  /* the HTTP request */
-    int64_t sent, first, last; /* in ns: when the request was sent, and its first and last tokens arrived */
-    int64_t tokens;            /* number of tokens that have arrived */
+    Str text; /* the HTTP request */
+    /* times in ns at which the request was sent, and at which its first and last tokens arrived */
+    int64_t sent, first, last;
+    int64_t tokens; /* number of tokens that have arrived */
 } LoadRequest;
 
 typedef struct Load {
@@ -25,5 +26,5 @@ typedef struct Load {
 
 /* Returns the text of a POST request with a JSON body. */
 Str load_post(const char *path, const Str *body);
-/* Sends all requests and reads their answers. Returns an error if an answer is not complete. */
+/* Sends all requests and reads their answers. Returns an error if an answer is incomplete. */
 Err load_run(Load *);

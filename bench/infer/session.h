@@ -1,5 +1,5 @@
-/* The common part of the measurements of requests that arrive together (infer.c) and of the server's clients
- * (clients.c). */
+/* The code that is shared by two measurements: requests that arrive together (infer.c), and clients of the
+ * server (clients.c). */
 #pragma once
 
 #include <jansson.h>
@@ -30,11 +30,11 @@ typedef struct Session {
 Sampling session_sampling(const Session *);
 /* Returns limits with enough pages and tokens for `requests` concurrent requests. */
 EngineLimits session_limits(const Session *, int64_t requests);
-/* Writes the prompt with this number. Different numbers result in different prompts. */
+/* Writes prompt `number`. Different numbers result in different prompts. */
 void session_prompt(const Session *, int64_t number, int32_t *prompt);
 /* Returns {"name": "WHAT/LOADxPROMPT+NEW", "type", "of": n}. */
 json_t *session_row(const Session *, const char *what, const char *load, const char *of, int64_t n);
-/* Adds the n times as "samples_us", and the median of the times as "us". */
+/* Adds the n times as "samples_us", and their median as "us". */
 void session_add_times(json_t *row, const double *ns, int64_t n);
 /* Returns the 99 % quantile of n sorted numbers. */
 double session_slowest(const double *sorted, int64_t n);

@@ -148,8 +148,8 @@ static Err write_json(const Session *s) {
     return e;
 }
 
-/* Writes the results so far, so that the file contains them even if the run is interrupted. If the file is a
- * stream (such as a pipe), the results are written only once, at the end. */
+/* Writes the results so far, so that the file contains them even if the run is interrupted. A stream (such as a
+ * pipe) cannot be overwritten, so it receives the results only once, at the end. */
 static Err keep(const Session *s) {
     const char *json = s->options->json;
     return !json || (!s->complete && file_is_stream(json)) ? ERR_OK : write_json(s);
@@ -165,8 +165,8 @@ static Err open_device(Session *s, GemmTuning tuning) {
     return device_open(&spec, &s->device);
 }
 
-/* Returns whether the case was already measured with an earlier type. If the types of its operands are fixed,
- * the case is measured only once. */
+/* Returns whether an earlier type already covers the case: a case whose operands have fixed types is measured
+ * only once. */
 static bool is_done(const Session *s, int number, int t) {
     bool earlier = false;
     for (int k = 0; k < t; k++) earlier |= s->wanted[k];

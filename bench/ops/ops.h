@@ -14,7 +14,7 @@ typedef struct BenchOps {
     int64_t threads;    /* number of CPU threads, or 0 for one per core */
     const char *filter; /* extended regular expression that selects cases by name; NULL for all cases */
     TextList types;     /* such as "fp64"; if empty, all types are measured */
-    bool deterministic; /* whether only deterministic ops are used */
+    bool deterministic; /* if true, only deterministic ops are used */
     GemmTuning tuning;  /* how 16-bit GEMMs are tuned on a GPU */
     double seconds;     /* time limit per row, but at least 3 rounds run; 0 means 21 rounds */
     const char *json;   /* file for the results, written row by row, or NULL */

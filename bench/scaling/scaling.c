@@ -14,18 +14,18 @@
 
 const char *const SCALING_AXES[] = {"data", "tensor", "context", "pipeline", NULL};
 
-/* The options of this bench. These options are not passed to child processes; each child gets a separate
+/* The options of this bench. They are not passed to child processes; each child process receives its own
  * --ranks. */
 static const char *const OWN[] = {
     "weak", "strong", "rounds=", "over=", "ranks=", "min-ranks=", "json=", NULL};
 #define ALL_MISS 0.05
 
 typedef struct Point {
-    /* the last round's result, from which properties such as the device are read */
+    /* the last round's result, which provides properties such as the device */
     Result last;
     double *ms, *rate, *exposed; /* [rounds]: time per step; tokens/s; exposed part of a step */
     Interval efficiency;
-    bool judged; /* whether the interval is known */
+    bool judged; /* true if the interval is known */
 } Point;
 
 typedef struct Scaling {
@@ -200,7 +200,7 @@ Err bench_scaling(const BenchScaling *o, char **argv) {
     }
     const Measurer child = {"/proc/self/exe", "isotron", "train", argv, OWN};
     Err e = run_all(&s, &child);
-    if (s.rounds) { /* after an error, earlier rounds are still reported */
+    if (s.rounds) { /* after an error, the completed rounds are still reported */
         judge(&s);
         print(&s);
         const Err written = o->json ? write_json(&s, &e) : ERR_OK;

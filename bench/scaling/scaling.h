@@ -31,8 +31,8 @@ typedef struct BenchScaling {
     const char *json;         /* file for the results, or NULL */
 } BenchScaling;
 
-/* These functions return the options that differ between runs: the axis size and the global batch size for a run with
- * `ranks` ranks. */
+/* Return the two options that differ between runs: the axis size, and the global batch size of a run with `ranks`
+ * ranks. */
 int64_t scaling_axis_size(const BenchScaling *, int64_t ranks);
 int64_t scaling_batch(const BenchScaling *, int64_t ranks);
 

@@ -1,4 +1,4 @@
-/* Combines the measurements of all ranks. */
+/* Combines the ranks' measurements. */
 #include <stdlib.h>
 #include <string.h>
 

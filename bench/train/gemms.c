@@ -113,7 +113,7 @@ static void take_operands(StepGemms *all) {
     all->a = operand(a), all->b = operand(b), all->c = operand(c);
 }
 
-/* Treats all experts as one expert that processes the rows of all experts. */
+/* Replaces the experts by a single expert that processes all rows. */
 static void multiply(const StepGemms *all, const StepGemm *p) {
     const bool ta = p->op == OP_linear_wgrad || p->op == OP_grouped_linear_wgrad,
                tb = p->op == OP_linear || p->op == OP_grouped_linear || p->op == OP_fp8_gemm;
@@ -125,7 +125,7 @@ static void multiply(const StepGemms *all, const StepGemm *p) {
 int64_t gemms_through_blas(StepGemms *all, int threads) {
     enum {
         SETTLE_US = 100 * 1000
-    }; /* after a GEMM, BLAS's threads spin for this time on cores that Isotron's threads need */
+    }; /* after a GEMM, BLAS's threads spin for this time, and occupy cores that Isotron's threads need */
     if (!all->a) take_operands(all);
     int64_t total = 0;
     openblas_set_num_threads(threads);
@@ -152,7 +152,8 @@ void gemms_on_device(StepGemms *all, Device *d, int64_t steps) {
         memcpy(c.in, p->in, sizeof c.in);
         memcpy(c.out, p->out, sizeof c.out);
         BenchCalls *b =
-            bench_calls_new(d, &c, F32); /* F32 is ignored, because each operand specifies a type */
+            /* the argument F32 has no effect, because every operand specifies its type */
+            bench_calls_new(d, &c, F32);
         p->alone_ns = bench_calls_time(b, 0).ns * (double)steps * p->flops / call_flops(p);
         bench_calls_free(b);
     }

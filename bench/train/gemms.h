@@ -8,14 +8,14 @@
 #include "measure/op_cost.h"
 #include "measure/op_runner.h"
 
-/* All calls of one op whose operands have the same types and shapes. The number of rows per expert can vary between
- * calls. The shape and operands are taken from the first call. */
+/* All calls of an op with the same operand types and shapes. The number of rows per expert can vary between calls;
+ * `shape` and the operands are those of the first call. */
 typedef struct StepGemm {
     OpNumber op;
     GemmShape shape;
     int64_t calls; /* number of calls per step */
     double flops;  /* FLOPs of all calls; a multiply-add counts as two */
-    /* time in all measured steps, and time of the same calls when they run alone */
+    /* the calls' total time in all measured steps, and their total time when they run alone */
     double ours_ns, alone_ns;
     CaseOperand in[CALL_IN], out[CALL_OUT];
     union {
@@ -34,12 +34,12 @@ typedef struct StepGemms {
 
 /* Counts a call. Ignores an op that is not a GEMM. */
 void gemms_count(StepGemms *, const OpDef *, const Call *);
-/* Returns the index of the call's entry in the StepGemms, or -1 if the op is not a GEMM or this GEMM was never
- * counted. */
+/* Returns the index of the call's StepGemm, or -1 if the op is not a GEMM or no such call was counted. */
 int gemms_find(const StepGemms *, const OpDef *, const Call *);
 /* Runs the GEMMs of one step in BLAS on scratch operands, after one warm-up call. Returns the time in ns. */
 int64_t gemms_through_blas(StepGemms *, int threads);
-/* Measures each GEMM alone on the device and sets alone_ns to the time of its calls in `steps` steps. */
+/* Measures each GEMM alone on the device, and sets alone_ns to the time that its calls in `steps` steps would
+ * take. */
 void gemms_on_device(StepGemms *, Device *, int64_t steps);
 double gemms_flops(const StepGemms *); /* returns the FLOPs of a step */
 void gemms_free(StepGemms *);

@@ -18,13 +18,13 @@
 /* ---- summary ---- */
 
 /* Means over the middle half of the profiled steps, in seconds. The middle half excludes steps that were disturbed by
- * other load. All means are over the same steps, so that the parts add up to the total. */
+ * other load. All means are taken over the same steps, so that the parts add up to the total. */
 typedef struct Summary {
     Range step;      /* time per step; on a GPU, from steps without op timing */
-    double profiled; /* mean time per step, over the steps that the following members describe */
+    double profiled; /* mean time per step, over the same steps as the members below */
     double op[OP_KERNELS], family[OP_FAMILIES], rest;
     StepComm comm[COMM_GROUPS];
-    /* exposed communication in all groups, and the part of this time that the pipeline's schedule implies */
+    /* exposed communication in all groups, and the part of it that the pipeline's schedule implies */
     double exposed, bubble;
     double blas;   /* median time to replay the GEMMs in BLAS */
     Range of_blas; /* the BLAS replay's time divided by the GEMMs' time, for each step */
@@ -32,7 +32,8 @@ typedef struct Summary {
     double peak;   /* peak FLOP/s of a device, or 0 if it is unknown */
     int devices;
     int fastest, slowest,
-        /* the ranks with the least and the most time in ops, and with the most memory relative to the plan */
+        /* the rank with the least time in ops, the one with the most time in ops, and the one with the most
+         * memory relative to the plan */
         fullest;
     char note[160]; /* a note if ranks share a device, otherwise empty */
 } Summary;
@@ -62,8 +63,8 @@ static void summarise_walls(const Steps *b, Summary *s) {
     free(value);
 }
 
-/* Summarizes communication. The time that pipeline ranks wait for each other includes the bubble, so the
- * bubble is at most as long as this waiting time. */
+/* Summarizes communication. The bubble is part of the time that pipeline ranks wait for each other, so it is at
+ * most as long as that time. */
 static void summarise_comm(const Steps *b, int64_t first, int64_t count, Summary *s) {
     const double each = 1 / (double)count;
     for (int i = 0; i < b->groups; i++) {

@@ -18,8 +18,8 @@
 
 /* ---- batches ---- */
 
-/* Draws uniformly distributed tokens, so that no embedding row is read more often than others. Returns this rank's part
- * of the batches. */
+/* Draws tokens uniformly, so that all embedding rows are read equally often. Returns this rank's part of the
+ * batches. */
 static Batch *draw_tokens(Steps *b, uint64_t step) {
     const Mesh *mesh = &b->trainer->run.layout.mesh;
     const int64_t before = (int64_t)step * mesh->size[AXIS_DP] + mesh->coordinate[AXIS_DP];
@@ -56,7 +56,7 @@ static void one_step(Steps *b, const Batch *batches) {
     b->loss = report.loss;
 }
 
-/* Returns the slowest rank's time in ns. All ranks start simultaneously. The time does not include drawing
+/* Returns the slowest rank's time in ns. All ranks start simultaneously. The measured time excludes drawing
  * tokens, because training loads data in a separate thread. */
 static int64_t timed_step(Steps *b, int64_t number) {
     const Batch *batches = draw_tokens(b, (uint64_t)number);
@@ -127,7 +127,8 @@ static void record(void *arg, const OpDef *op, const Call *c) {
         r->calls++;
         return;
     }
-    if (r->at == r->room) return; /* the counted step lacked most ops, because its experts had no tokens */
+    /* most ops were missing from the counted step, because its experts received no tokens */
+    if (r->at == r->room) return;
     r->gemm[r->at++] = gemms_find(r->gemms, op, c);
     r->device->profile = r->profile[r->at];
 }
@@ -187,7 +188,8 @@ static void measure_ops(Steps *b) {
         say(b, "warm-up", number, s.wall_ns);
     }
     for (int i = 0; i < b->gemms.count; i++) b->gemms.at[i].ours_ns = 0;
-    b->peak = taken(b); /* this precedes the replay in BLAS, which allocates memory */
+    /* memory is measured before the replay in BLAS, because the replay allocates memory */
+    b->peak = taken(b);
     b->n_profiled = b->gpu ? o->profiled : o->steps;
     b->profiled = mem_zero((size_t)b->n_profiled, sizeof *b->profiled);
     for (int64_t i = 0; i < b->n_profiled; i++) {

@@ -12,7 +12,7 @@
 
 enum { COMM_GROUPS = 16 };
 
-/* The communication of a step in one kind of group, as means over the ranks. */
+/* A step's communication in one kind of group, averaged over the ranks. */
 typedef struct StepComm {
     double exposed_ns, flight_ns, bytes; /* as in CommProfile */
 } StepComm;
@@ -25,13 +25,14 @@ typedef struct Step {
 } Step;
 
 /* Records the times of one step's op calls, in order. A call's time is added to the profile that is attached to the
- * device when the call runs. Each call on a tape attaches the next profile, so that different GEMMs of one op are
- * recorded separately. */
+ * device when the call runs. The recorder attaches a new profile for each call on a tape, so that different GEMMs
+ * of one op are recorded separately. */
 typedef struct Recorder {
     Device *device;
     StepGemms *gemms;
-    bool counting; /* whether to count the calls of a step instead of timing them */
-    /* room: exceeds the number of counted calls, because some experts may have received no tokens */
+    bool counting; /* if true, counts a step's calls instead of timing them */
+    /* room: capacity of the arrays; larger than the number of counted calls, because experts may have received
+     * no tokens */
     int64_t calls, at, room;
     OpProfile (*profile)[OP_KERNELS]; /* [room + 1] */
     int *gemm;                        /* [room]: index of the call in gemms, or -1 if it is not a GEMM */
@@ -40,10 +41,11 @@ typedef struct Recorder {
 /* One rank's part of the result. The struct is sent to other ranks as raw bytes. */
 typedef struct RankResult {
     int planned_communicators, communicators;
-    double busy_ms;            /* median time in ops per profiled step; ops never wait for other ranks */
+    /* median time in ops per profiled step; excludes communication, because ops never wait for other ranks */
+    double busy_ms;
     double planned, taken;     /* in bytes; on the CPU, for all ranks of the process */
     char device[MACHINE_TEXT]; /* ranks with equal texts share a device */
-    NvmlLoad load;             /* the GPU's load during the steps without op timing */
+    NvmlLoad load;             /* the GPU's load during steps without op timing */
 } RankResult;
 
 typedef struct Steps {
@@ -64,15 +66,15 @@ typedef struct Steps {
     Arena *step;
     MemoryPlan plan;
     double planned;      /* in bytes; on the CPU, for all ranks of the process */
-    double before, peak; /* bytes of memory in use: before the run, and after its steps */
+    double before, peak; /* bytes of memory in use before the run, and after its steps */
     double flops;        /* FLOPs per step */
     double init_seconds, loss;
     /* [n_plain]: the slowest rank's time in ns for each step without op timing; only on a GPU */
     double *wall;
     int64_t n_plain;
-    double back_to_back;  /* time of a step in ns, without waits between steps; only on a GPU */
-    double graph_replays; /* mean number of replayed CUDA graphs in each of these steps */
-    NvmlLoad load;        /* load of this rank's GPU during these steps */
+    double back_to_back;  /* a step's time in ns without waits between steps; only on a GPU */
+    double graph_replays; /* mean number of CUDA graphs that a step without op timing replays */
+    NvmlLoad load;        /* load of this rank's GPU during steps without op timing */
     Step *profiled;       /* [n_profiled] */
     int64_t n_profiled;
     int64_t op_calls[OP_KERNELS]; /* number of calls per step */
@@ -91,15 +93,14 @@ typedef struct Steps {
 
 /* Records this rank's RankResult. The device must be open. */
 void steps_describe_rank(Steps *);
-/* Combines the measurements of all ranks. All ranks must call this function. Op times become means over the
- * ranks. Call counts and roofs become sums. */
+/* Combines the measurements of all ranks. All ranks must call this function. Op times are averaged over the
+ * ranks. Call counts and roofs are summed. */
 void steps_gather(Steps *);
 /* Returns the number of devices on which the ranks run. Call this function after steps_gather. */
 int steps_devices(const Steps *);
 /* Finds the groups in which the operations of a step wait for communication. */
 void steps_find_groups(Steps *, const CommProfile[COMM_PROFILE]);
-/* Returns whether the GEMMs are also measured alone. A separate measurement is not possible on a CPU that
- * several ranks share. */
+/* Returns whether the GEMMs are also measured alone, which is impossible on a CPU that several ranks share. */
 bool steps_alone(const Steps *);
 /* Reduces a number over all ranks. */
 double steps_over_ranks(const Steps *, CommReduction, double);

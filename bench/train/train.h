@@ -3,10 +3,10 @@
  * for communication, are means over the ranks. The bubble is the part of the waiting time that the pipeline's schedule
  * implies if all passes have equal durations.
  *
- * The time outside ops is called "other" on the CPU (tape, loop) and "idle" on a GPU. This time and the times
- * of the op families add up to the step's time. On a GPU, the sum includes the overhead of timing; the report
- * states this overhead. The GEMMs are also measured alone: on the CPU after each step, so that both
- * measurements have the same machine load, and on a GPU after all steps. */
+ * The time outside ops is called "other" on the CPU (tape, loop) and "idle" on a GPU. The times of the op families and
+ * the time outside ops add up to the step's time. On a GPU, the step's time includes the overhead of timing, which the
+ * report states. The GEMMs are also measured alone: on the CPU after each step, so that both measurements have the same
+ * machine load, and on a GPU after all steps. */
 #pragma once
 
 #include "bench/guard.h"
@@ -16,13 +16,13 @@ struct json_t; /* defined in jansson.h */
 
 typedef struct BenchTrain {
     int64_t steps, warmup; /* `steps` is a maximum; `warmup` is at least 1 */
-    double seconds;        /* time limit for the steps on a GPU, but at least 3 steps run; 0 means no limit */
-    /* number of steps with timing of ops on a GPU; on the CPU, ops are timed in all steps */
+    double seconds;        /* time limit for the steps on a GPU, after at least 3 steps; 0 means no limit */
+    /* number of steps with op timing on a GPU; on the CPU, ops are timed in all steps */
     int64_t profiled;
-    /* whether to also measure the roofline limits, and the GEMMs alone; not possible on a CPU with several
+    /* if true, also measures the roofline limits, and the GEMMs alone; impossible on a CPU with several
      * ranks */
     bool alone;
-    /* the peak of a device, for MFU; by default, the peak of a known device; for other devices, there is no
+    /* the device's peak FLOP/s, for MFU; 0 selects the value of a known device, and an unknown device has no
      * MFU */
     double peak_tflops;
     const char *json; /* file for the results, or NULL */
