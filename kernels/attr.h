@@ -41,7 +41,7 @@ typedef struct LinearAttr {
     /* linear: if true, no op has written the weight since the weight was last copied to the device, so a GPU
      * can read it while earlier ops run */
     bool steady;
-    Activation activation; /* computes `act` from y, or x from `pre`; must not be gated */
+    Activation activation; /* the activation that computes `act` from y, or x from `pre`; must not be gated */
 } LinearAttr;
 
 typedef struct LinearHeadsAttr {
@@ -58,8 +58,8 @@ typedef struct Fp8ScaleAttr {
 
 typedef struct QuantizeAttr {
     Fp8Type type;
-    /* The block size if there is one scale per block; these scales are powers of two. Rows are counted as in
-     * tensor_rows. */
+    /* If there is one scale per block: the size of a block. Such scales are powers of two. Rows are counted as
+     * in tensor_rows. */
     int64_t rows, columns;
 } QuantizeAttr;
 
@@ -76,10 +76,10 @@ typedef struct Fp8PartAttr {
 } Fp8PartAttr;
 
 typedef struct Fp8GemmAttr {
-    Fp8Blocks a, b; /* at most one of them is FP8_SQUARES */
+    Fp8Blocks a, b; /* at most one operand has FP8_SQUARES */
     /* if true, accumulators may be less precise than fp32: Hopper's tensor cores keep about 14 bits */
     bool fast;
-    Activation activation; /* computes `act`; must not be gated */
+    Activation activation; /* the activation that computes the output `act`; must not be gated */
 } Fp8GemmAttr;
 
 typedef struct NormAttr {
@@ -113,8 +113,8 @@ typedef enum RouterScore {
     ROUTER_SOFTMAX,
     ROUTER_SIGMOID,      /* s = sigmoid(logit); if topk > 1, s / (sum of the selected experts' s + 1e-20) */
     ROUTER_SQRTSOFTPLUS, /* s = sqrt(log(1 + exp(logit))), normalized like ROUTER_SIGMOID */
-    /* for each selected expert, a softmax over the experts with similar logits, except those selected
-     * earlier */
+    /* for each selected expert, its softmax probability among the experts with similar logits that were not
+     * selected earlier */
     ROUTER_SPARSEMIXER,
 } RouterScore;
 /* The values by which experts are ranked. Biases are added to these values. */
@@ -139,7 +139,8 @@ typedef enum RandomLogits {
     RANDOM_NONE,
     RANDOM_REPLACES,      /* replaces every logit with a random number */
     RANDOM_BIASES_SAMPLE, /* for each sample, adds one random vector to the logits of all its tokens */
-    RANDOM_BIASES_LAYER,  /* for each layer, adds one random vector to all tokens' logits in all steps */
+    /* draws one random vector per layer, and adds it to all tokens' logits in every step */
+    RANDOM_BIASES_LAYER,
 } RandomLogits;
 typedef struct RandomLogitsAttr {
     RandomLogits kind;
@@ -167,7 +168,7 @@ typedef struct RouterLossAttr {
 typedef struct DispatchAttr {
     int64_t capacity; /* maximum number of rows per expert, or 0 if there is no limit (dropless) */
     bool pad;         /* if true, every expert has exactly `capacity` rows */
-    /* if true, an expert over capacity drops its last copies; otherwise, its least probable ones */
+    /* if true, an expert over capacity drops its last copies; otherwise, its least probable copies */
     bool by_position;
     /* if true, dispatches only copies for experts >= `first`; other ranks dispatch the rest */
     bool local;
@@ -214,19 +215,20 @@ enum { PAGED_TILE = 128 }; /* maximum number of tokens in a tile of paged_attent
 typedef struct AttentionAttr {
     double scale;             /* factor by which q.k is multiplied before the softmax */
     double softcap;           /* if not 0, a scaled score x becomes softcap tanh(x / softcap) */
-    SequenceSlice query, key; /* the positions of the rows of q, and of the rows of k and v */
+    SequenceSlice query, key; /* the positions of q's rows, and of k's and v's rows */
     /* The query at position p attends to keys in [p - window_left, p + window_right]. WINDOW_OFF means no
      * limit on that side. Causal attention has window_right = 0. */
     int64_t window_left, window_right;
     /* Keys are divided into chunks of this many positions, counted from first_key, and a query does not
      * attend to chunks before the one that contains its position. 0 means that there are no chunks. */
     int64_t chunk_size;
-    int64_t first_head, heads; /* index of q's head 0 among the layer's heads, and number of these heads */
-    int64_t first_local;       /* index of q's head 0 among this rank's heads that have a sink or a bias */
+    /* index of q's head 0 among the layer's heads, and number of heads in the layer */
+    int64_t first_head, heads;
+    int64_t first_local; /* index of q's head 0 among this rank's heads that have a sink or a bias */
     /* Relative position bias: each bucket (kernels/relative_buckets.h) has a bias that is added to scaled
      * scores. */
     int64_t bias_max_distance;
-    bool bias_bidirectional; /* if false, all later keys share bucket 0 */
+    bool bias_bidirectional; /* if false, all keys after the query share bucket 0 */
     double alibi;            /* if not 0, alibi_bias is added to scaled scores */
     int64_t page;            /* paged_attention: number of rows per page, a multiple of PAGE_ROWS */
     /* The dropout index of a probability is ((sample*heads + head)*S + query)*S + key. S is seq_total, which is at
@@ -281,12 +283,12 @@ typedef struct FlatPiece {
 enum { PIECE_WORDS = sizeof(FlatPiece) / sizeof(int64_t), PIECE_MOST = 2048, STEP_GROUPS = 8 };
 typedef struct StepGroup {
     double lr, weight_decay;
-    double eps; /* only adamw reads it */
+    double eps; /* read only by adamw */
 } StepGroup;
 
 /* The numbers that differ between optimizer steps. The numbers are stored as a row of an F64 tensor, so that
- * a CUDA graph reads the current numbers each time it runs. Numbers in such a tensor replace the numbers in
- * the attributes. */
+ * a CUDA graph reads the current numbers each time it runs. If an op has such a tensor, its numbers replace
+ * those in the attributes. */
 typedef struct StepNumbers {
     StepGroup group[STEP_GROUPS];
     double unbias1, unbias2; /* AdamW: 1 / (1 - beta^step) */
@@ -323,10 +325,10 @@ typedef struct LionAttr {
     double beta1, beta2, grad_scale;
 } LionAttr;
 
-/* Describes which rows of a weight QK clipping scales. Every `rows` consecutive rows belong to one group of
+/* Describes the rows of a weight that QK clipping scales. Every `rows` consecutive rows belong to one group of
  * `heads` heads. In each group, rows [begin, end) are multiplied by a factor. */
 typedef struct QkClipAttr {
-    /* index in the full weight of the operand's first element, and number of columns of the weight */
+    /* index of the operand's first element in the full weight, and the weight's number of columns */
     int64_t first, columns;
     int64_t rows, begin, end, heads;
     double threshold, exponent;
@@ -344,7 +346,8 @@ HOST_DEVICE static inline double qk_clip_factor(const QkClipAttr *a, const doubl
 
 enum { SUM_BLOCK = 64 }; /* parameter shards begin at multiples of SUM_BLOCK */
 typedef struct SumAttr {
-    int64_t block; /* number of elements whose squares are first summed in double: SUM_BLOCK or 1 */
+    /* number of elements per block (SUM_BLOCK or 1); the squares in a block are first summed in double */
+    int64_t block;
 } SumAttr;
 
 typedef struct SnapAttr {

@@ -12,7 +12,7 @@ typedef enum CaseContent {
     CONTENT_CHOICES,   /* i % range: each token copy's expert, assigned round-robin */
     CONTENT_ROWS,      /* each copy's row, with rows grouped by expert */
     CONTENT_COPIES,    /* the copy in each row; the inverse of CONTENT_ROWS */
-    /* along the last dimension: the first rows of equal shares of `range` rows, then `range` */
+    /* along the last dimension: the first row of each of several equal shares of `range` rows, then `range` */
     CONTENT_OFFSETS,
 } CaseContent;
 
@@ -50,5 +50,5 @@ const KernelCase *kernel_case(CaseSize, int number);
 DType case_dtype(const CaseOperand *, DType storage);
 /* Returns the operand as a tensor without memory, with its strides and flags. */
 Tensor case_tensor(const CaseOperand *, DType storage);
-/* Returns element i of an operand of n integers. */
+/* Returns element i of an integer operand with n elements. */
 int64_t case_integer(const CaseOperand *, int64_t i, int64_t n, uint64_t seed, uint64_t stream);

@@ -13,7 +13,8 @@
 typedef struct ChoiceRow {
     /* 1 / temperature; if 0, choose the likeliest token (if several are equally likely, the lowest id) */
     double rate;
-    double least;         /* keep tokens with rate * (logit - largest logit) >= least; -INFINITY: all */
+    /* keep tokens with rate * (logit - largest logit) >= least; -INFINITY keeps all tokens */
+    double least;
     double top_p;         /* 0: off */
     double uniform;       /* in (0, 1); selects the token */
     int64_t top_k;        /* 0: off; 1: choose the likeliest token */
@@ -22,7 +23,8 @@ typedef struct ChoiceRow {
 } ChoiceRow;
 
 typedef struct Chosen {
-    int64_t token;     /* -1 if a logit is not finite; in this case, the other members are not set */
+    /* the chosen token; -1 if a logit is not finite, in which case the other members are not set */
+    int64_t token;
     double logit, top; /* the token's logit, and the largest logit */
     uint64_t sum;      /* sum of the weights at temperature 1; 0 if not computed */
 } Chosen;
@@ -39,7 +41,7 @@ static inline double choice_scale(int64_t n) {
     return scale;
 }
 
-/* Returns the integer part of p * total, or `total` if that is smaller. */
+/* Returns the integer part of p * total, but at most `total`. */
 HOST_DEVICE static inline uint64_t choice_part(double p, uint64_t total) {
     const double part = p * (double)total;
     return part < (double)total ? (uint64_t)part : total;
@@ -48,5 +50,5 @@ HOST_DEVICE static inline uint64_t choice_part(double p, uint64_t total) {
 /* Chooses a token. This function is the reference for all other implementations. Some of the logits may be
  * -INFINITY, but not all of them. */
 Chosen choice_make(const double *logits, int64_t n, const ChoiceRow *);
-/* Returns log softmax(logits)[token]. Requires that Chosen.sum was computed from n logits. */
+/* Returns log softmax(logits)[token]. Chosen.sum must have been computed from n logits. */
 double choice_logprob(const Chosen *, int64_t n);

@@ -1,8 +1,8 @@
 /* Maps the distance between a key and a query to a bucket. All distances in a bucket share one relative
  * position bias (T5, Raffel et al., 2020; Megatron-LM
  * core/models/common/embeddings/relative_pos_embedding.py). In each direction, half of the buckets contain
- * one distance each. The other buckets contain ranges of distances that grow logarithmically, and the last
- * bucket also contains all larger distances. */
+ * one distance each. The other buckets contain ranges of distances, in logarithmic spacing, and the last bucket
+ * also contains all larger distances. */
 #pragma once
 
 #include <math.h>
@@ -15,7 +15,8 @@
 enum { BUCKETS_MOST = 256 };
 
 typedef struct RelativeBuckets {
-    /* bucket(key = query + n) = later + bucket(key = query - n); if 0, all later keys share bucket 0 */
+    /* bucket(key = query + n) = later + bucket(key = query - n); if `later` is 0, all keys after the query
+     * share bucket 0 */
     int64_t later;
     int64_t exact;                     /* each distance below `exact` has a separate bucket */
     int32_t n, from[BUCKETS_MOST / 2]; /* bucket exact + 1 + i begins at distance from[i] */

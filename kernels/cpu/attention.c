@@ -36,7 +36,7 @@ typedef struct Problem {
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *first_key, *lengths;
     int64_t s, b, g, r, t, d, dv, rows, lanes, blocks; /* lanes per block: LANES or FEW_LANES */
-    /* paged: the tokens' positions, and the request's pages; NULL if keys are not in pages */
+    /* paged: the positions of the tokens, and the pages of the request; NULL if keys are not in pages */
     const int64_t *position, *pages;
     int64_t first_token; /* paged: row of the operands that contains token 0 */
     /* [g,r,span]: element i is the bias for key - query = i - last_query; NULL if there is no bias */
@@ -140,7 +140,7 @@ static Rows paged_rows(const Problem *p, const Tensor *t, int64_t group, int64_t
 typedef struct Block {
     int64_t sample, group, first_row, n;
     int32_t lo[LANES], hi[LANES]; /* a lane attends to keys [lo, hi), an empty range if the lane is unused */
-    int64_t begin, end;           /* the range of keys that any lane attends to */
+    int64_t begin, end;           /* the smallest range that contains the keys of all lanes */
 } Block;
 
 static Block block(const Problem *p, int64_t sample, int64_t group, int64_t index) {
@@ -148,7 +148,7 @@ static Block block(const Problem *p, int64_t sample, int64_t group, int64_t inde
     Block rows = {.sample = sample, .group = group, .first_row = index * p->lanes, .begin = p->t};
     rows.n = p->rows - rows.first_row < p->lanes ? p->rows - rows.first_row : p->lanes;
     const int64_t last = p->lengths && !p->pages ? slice_before(&a->key, p->t, int64s(p->lengths)[sample])
-                                                 : p->t; /* keys that are not padding */
+                                                 : p->t; /* end of the keys that are not padding */
     for (int64_t l = 0; l < rows.n; l++) {
         const int64_t i = (rows.first_row + l) % p->s, at = query_position(p, i);
         const int64_t first = p->first_key ? int64s(p->first_key)[sample * p->s + i] : 0;
@@ -234,7 +234,8 @@ EACH_LANES void dot_keys(Rows key, int64_t width, Range keys, int lanes, const r
                      .ldc = lanes});
 }
 
-/* Adds to each lane's column of out [width,lanes] the sum over keys of w[key,lane] times the key's row. */
+/* For each lane, adds the sum over keys of w[key,lane] * (the key's row) to the lane's column of out
+ * [width,lanes]. */
 EACH_LANES void add_keys(Rows key, int64_t width, Range keys, int lanes, const real *w, real *out) {
     tile_gemm((Tile){.m = width,
                      .n = lanes,
@@ -304,7 +305,7 @@ static void add_distances(const Problem *p, const Block *rows, Range keys, const
     }
 }
 
-/* Draws the dropout factors factor[key,lane]. The factors of lanes without a row do not change. */
+/* Draws the dropout factors factor[key,lane]. Does not change the factors of lanes that have no row. */
 static void draw(const Problem *p, const Block *rows, Range keys, real *factor) {
     const AttentionAttr *a = p->attr;
     const DropoutAttr *d = &a->dropout;
@@ -612,8 +613,8 @@ static void load_block(const Gradient *g, const Block *rows, Buffers *u) {
     }
 }
 
-/* Adds to each key's row of out [keys,stride] the sum over lanes of w[key,lane] times the lane's row of x
- * [lanes,stride]. */
+/* For each key, adds the sum over lanes of w[key,lane] * (the lane's row of x [lanes,stride]) to the key's row
+ * of out [keys,stride]. */
 static void add_lanes(Range keys, const real *w, const real *x, int64_t stride, real *out) {
     tile_gemm((Tile){.m = keys.end - keys.first,
                      .n = stride,

@@ -11,7 +11,7 @@
 typedef struct Rows {
     const Call *call;
     int64_t s, b, heads, width;
-    const real *sink; /* the sink of the first head */
+    const real *sink; /* [heads]: the heads' sinks */
 } Rows;
 
 static Rows rows_of(const Call *c, const Tensor *y, const Tensor *sink) {

@@ -15,7 +15,7 @@ typedef struct Operands {
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *probs, *dy;
     const Tensor *first_key, *lengths; /* read only by the forward pass */
-    /* the sink of the first head; NULL in the backward pass, or if there are no sinks */
+    /* [g,r]: the heads' sinks; NULL in the backward pass, or if there are no sinks */
     const real *sink;
     const Tensor *bias;
     RelativeBuckets buckets;

@@ -67,7 +67,7 @@ static void run_panels(void *arg, int64_t begin, int64_t end) {
 /* ---- fixed order, for rows that are contiguous along k ---- */
 
 /* A dot product has DOT_LANES chains of multiply-adds: chain l adds the products with k = l, l + DOT_LANES,
- * ... in order. The chains are then added as a tree. The result does not depend on other rows and columns.
+ * ... in order. A tree reduction then adds the chains. The result does not depend on other rows and columns.
  *
  * With few rows, the bandwidth for reading op(b) limits the GEMM. The columns of op(b) are then read one at a
  * time, because reading several streams is slower. */

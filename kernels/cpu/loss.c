@@ -136,8 +136,7 @@ void KERNEL(cross_entropy_join)(const Call *c) {
     }
 }
 
-/* Returns true if x[label] is the largest of n elements, and the first one if several elements are equally
- * large. */
+/* Returns true if `label` is the index of the first maximum of n elements. */
 static bool is_first_largest(const real *x, int64_t n, int64_t label) {
     const real own = x[label];
     int larger = 0;

@@ -49,7 +49,7 @@ void KERNEL(fp8_own_scale)(const Call *c) {
     state[1] = 0;
 }
 
-/* Rounds a block's scale down to a power of two, because such scales must be powers of two. */
+/* Rounds a scale down to a power of two, because the scales of blocks must be powers of two. */
 static float power_of_two(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);

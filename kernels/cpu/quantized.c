@@ -9,7 +9,8 @@
 
 void KERNEL(activation)(const Call *);
 
-/* Returns the largest |x|, or NaN if a number is not finite: the product of such a number and 0 is NaN. */
+/* Returns the largest |x|, or NaN if a number is not finite, because the product of 0 and an infinity or NaN is
+ * NaN. */
 static real amax_of(const real *x, int64_t n) {
     real most = 0, zero = 0;
 #pragma omp simd reduction(max : most) reduction(+ : zero)

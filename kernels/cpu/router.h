@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/vector_math.h"
 
-#define ROUTER_EPSILON 1e-20 /* added to the sum by which scores are divided */
+#define ROUTER_EPSILON 1e-20 /* epsilon that is added to the sum by which scores are divided */
 
 /* Sets p [n] to the softmax of x. p may be x. */
 static inline void router_softmax(const real *x, int64_t n, real *p) {

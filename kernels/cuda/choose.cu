@@ -10,7 +10,7 @@ enum { THREADS = 1024, WARPS = THREADS / 32, DIGIT = 11, BUCKETS = 1 << DIGIT, L
 static_assert(BUCKETS == 2 * THREADS && WARPS == 32,
               "each thread has two buckets, and each lane represents one warp");
 
-/* Maps numbers to integers in the same order. The integers are greater than 0. */
+/* Maps numbers to positive integers without changing their order. */
 template <typename R> struct Order;
 template <> struct Order<float> {
     typedef uint32_t Key;

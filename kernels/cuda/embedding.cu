@@ -1,8 +1,8 @@
-/* Computes the ops of kernels/cpu/embedding.c. The gradient of a table row is the sum over its tokens in the order
- * [b,s]. Tokens are sorted by row, and the sorted list is divided into chunks of equal length. A run is a sequence of
- * tokens with equal rows, and a block sums the runs that end in its chunk. If a run continues in the next chunk, its
- * partial sum is written to scratch memory for the block where the run ends. The work is therefore proportional to the
- * number of tokens, and many blocks share the work on a row that most tokens use. */
+/* Computes the ops of kernels/cpu/embedding.c. The gradient of a table row is the sum over the tokens that select the
+ * row, in the order [b,s]. Tokens are sorted by row, and the sorted list is divided into chunks of equal length. A run
+ * is a sequence of tokens with equal rows, and a block sums the runs that end in its chunk. If a run continues in the
+ * next chunk, its partial sum is written to scratch memory for the block where the run ends. The work is therefore
+ * proportional to the number of tokens, and many blocks share the work on a row that most tokens use. */
 #include <cub/device/device_merge_sort.cuh>
 
 #include "kernels/cuda/pdl.cuh"

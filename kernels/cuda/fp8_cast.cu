@@ -258,8 +258,8 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 
     }
     if (!c.newest) return;
     const float most = block_max(largest_of(x), room);
-    /* Non-negative floats are ordered like their bits as integers, and a maximum does not depend on the order
-     * of updates. */
+    /* Comparing the bits of non-negative floats as integers gives the same order, and a maximum does not depend
+     * on the order of updates. */
     if (threadIdx.x == 0) atomicMax((int *)(c.newest + 1), __float_as_int(most));
 }
 

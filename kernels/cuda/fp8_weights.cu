@@ -33,8 +33,8 @@ __device__ __forceinline__ int64_t block_at(const Part &p, int64_t i) {
 
 /* ---- amaxes ---- */
 
-/* Non-negative floats are ordered like their bits as integers, and a maximum does not depend on the order of
- * updates. */
+/* Comparing the bits of non-negative floats as integers gives the same order, and a maximum does not depend on
+ * the order of updates. */
 __device__ __forceinline__ void raise_to(const Cells &to, int64_t at, float x) {
     if (to.dtype == F64)
         atomicMax((long long *)to.data + at, __double_as_longlong((double)x));
@@ -50,7 +50,7 @@ static __global__ void amax_of_part(Part p, Cells amax) {
     if (threadIdx.x == 0) raise_to(amax, 0, most);
 }
 
-/* Each warp processes those of the part's elements that are in 128 columns of one row. */
+/* Each warp processes the part's elements in 128 columns of one row. */
 static __global__ void amaxes_of_part(Part p, Cells amaxes) {
     const int lane = threadIdx.x % 32;
     const int64_t across = (p.a.columns + FP8_BLOCK - 1) / FP8_BLOCK, first = p.a.first / p.a.columns,

@@ -209,7 +209,7 @@ extern "C" void cuda_cross_entropy_shard(const Call *c) { forward(c, NULL, NULL,
 template <typename T, int N> struct RowGrad {
     typedef Real<T> R;
     typedef Piece<T, N> V;
-    R by, past; /* past: the shift by lse - log |by| */
+    R by, past; /* past: the shift for lse - log |by| */
     int target, columns;
 
     __device__ __forceinline__ RowGrad(R by, R lse, int64_t target, int64_t columns)
@@ -325,7 +325,8 @@ template <typename T, int N> struct RowHeld {
     __device__ __forceinline__ int last_stretch() const {
         return held ? (held - 1) / stretch() * stretch() : 0;
     }
-    /* Copies the block's first row, and returns the sum over all of its stretches except the last. */
+    /* Copies the block's first row to shared memory. Returns the row's partial sum, which excludes the last
+     * stretch. */
     __device__ __forceinline__ LogSum<T> first_sum(const T *x, int vectors) const {
         LogSum<T> all;
         for (int begin = 0; begin < held; begin += stretch()) fetch(x, begin);
@@ -343,8 +344,9 @@ template <typename T, int N> struct RowHeld {
         all->join(room);
     }
     /* Computes the row's gradient. Meanwhile, the stretches of the next row replace this row's stretches,
-     * unless `next` is NULL. Each stretch except the last is added to the next row's sum one stretch later,
-     * so that copies overlap with the computation. Returns this sum. */
+     * unless `next` is NULL. Each stretch of the next row is added to that row's sum one stretch later, so that
+     * copies overlap with the computation. Returns the next row's partial sum, which excludes the last
+     * stretch. */
     __device__ __forceinline__ LogSum<T> gradient(const RowGrad<T, N> &grad, const T *x, T *dx, int64_t width,
                                                   const T *next) const {
         const int vectors = (int)(width / N), of_next = next ? grad.columns / N : 0;
@@ -376,7 +378,8 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     R by = dloss.get<R>(token);
     for (int turn = 0; row < o.rows; turn ^= 1) {
         const T *x = logits + row * o.width;
-        const R at = target < 0 ? (R)0 : to_real<R>(x[target]); /* before the gradient overwrites it */
+        /* read before the gradient overwrites the logit */
+        const R at = target < 0 ? (R)0 : to_real<R>(x[target]);
         rows.complete(&all, x, o.columns, room[turn]);
         const R log_sum = log(all.sum), row_lse = all.top + log_sum;
         const RowGrad<T, N> grad(by, row_lse, target, o.columns);
@@ -387,7 +390,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
         }
         T *dx = dlogits + row * o.width;
         row += gridDim.x;
-        if (row < o.rows) { /* the next row's values are loaded early */
+        if (row < o.rows) { /* loads the next row's values early, to hide their latency */
             token = o.token(row);
             target = o.target(token);
             by = dloss.get<R>(token);

@@ -662,7 +662,7 @@ template <typename T> __device__ __forceinline__ double sum_of_a_block(const T *
     return part[0];
 }
 
-/* Computes the same sum, turn by turn, for a piece that may be short or unaligned. */
+/* Computes the same sum as sum_of_a_block, turn by turn, for a piece that may be short or unaligned. */
 template <typename T> __device__ __noinline__ double sum_of_a_block_outside(const T *x, int n, bool aligned) {
     double mine = 0;
 #pragma unroll 1

@@ -115,7 +115,7 @@ extern "C" void cuda_fp8_scale(const Call *c) {
 
 typedef struct Rounding {
     int shift;                         /* number of mantissa bits that FP8 lacks */
-    uint32_t largest, smallest_normal; /* bits of the values as floats */
+    uint32_t largest, smallest_normal; /* bit patterns of these FP8 values, converted to float */
     /* adding and then subtracting this number rounds a smaller number to a multiple of the smallest FP8
      * value */
     float magic;

@@ -11,7 +11,7 @@ typedef struct Sink {
     char *path; /* the file's path, owned until sink_close */
     int fd;
     int64_t size; /* number of bytes written so far */
-    char *buffer; /* the last `held` bytes added, not yet in the file */
+    char *buffer; /* the last `held` bytes that were added; they are not in the file yet */
     size_t held;
 } Sink;
 

@@ -27,7 +27,7 @@ typedef struct Err {
         if (err_return_.code) return err_return_;                                                            \
     } while (0)
 
-/* Each of these functions returns an Err with the code that its name states. */
+/* Each of these functions returns an Err with the code in the function's name. */
 Err err_user(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 Err err_infra(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 Err err_failed(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -38,7 +38,7 @@ struct Fiber {
     size_t page;
     FiberFn *fn;
     void *arg;
-    bool begun; /* whether the function has started and not yet ended */
+    bool begun; /* true if the function has started and has not ended */
 #ifdef FIBER_ASAN
     void *own_fake, *caller_fake;
     const void *caller_stack;

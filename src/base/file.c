@@ -175,7 +175,7 @@ static Err replace(const char *path, const void *bytes, size_t n) {
 }
 
 static Err write_to(const char *path, int own, const void *bytes, size_t n) {
-    fflush(stdout); /* earlier output must come first */
+    fflush(stdout); /* earlier output on stdout must precede these bytes */
     int fd = own < 0 ? open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC) : fcntl(own, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) return file_failed("open", path);
     Err e = file_write_all(fd, path, bytes, n);
@@ -199,7 +199,7 @@ static bool is_same_node(const char *a, const char *b) {
 /* Returns whether two paths to files that do not exist yet would name the same file. The files' folders may
  * also be missing. */
 static bool is_same_place(const char *a, const char *b) {
-    char *of_a[2], *of_b[2]; /* copies, because basename and dirname may change their argument */
+    char *of_a[2], *of_b[2]; /* copies of the path, because basename and dirname may change their argument */
     if (follow(a, &of_a[0]).code) return false;
     if (follow(b, &of_b[0]).code) return free(of_a[0]), false;
     of_a[1] = mem_strdup(of_a[0]), of_b[1] = mem_strdup(of_b[0]);

@@ -12,7 +12,7 @@ typedef struct Hash128 {
 uint64_t hash64(const void *bytes, size_t n, uint64_t seed);
 uint64_t hash_name(const char *name); /* hash64 of the characters, with seed 0 */
 Hash128 hash128(const void *bytes, size_t n);
-/* A HashStream computes the hash128 of bytes that arrive in pieces. hash128_end frees the stream. */
+/* Computes the hash128 of bytes that arrive in pieces. hash128_end also frees the stream. */
 typedef struct HashStream HashStream;
 HashStream *hash128_begin(void);
 void hash128_add(HashStream *, const void *bytes, size_t n);

@@ -58,7 +58,7 @@ static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 /* The names that a cgroup version uses for its mount type and for the files in a group. */
 typedef struct Version {
-    const char *mount, *controller; /* controller "": all controllers share one tree */
+    const char *mount, *controller; /* if `controller` is "", all controllers share one tree */
     const char *limit, *usage, *inactive, *active;
 } Version;
 

@@ -11,7 +11,8 @@ struct HostStream {
 };
 
 HostStream *host_stream_new(void);
-void host_stream_free(HostStream *); /* first runs all tasks; NULL is allowed */
+/* runs all remaining tasks first; does nothing if the argument is NULL */
+void host_stream_free(HostStream *);
 /* Returns the stream's current end: the number of tasks added so far. */
 int64_t host_stream_end(HostStream *);
 /* host_stream_passed returns whether the first `position` tasks have finished. host_stream_wait waits until

@@ -93,7 +93,8 @@ void interrupt_hold(Interrupt *w) { pthread_mutex_lock(&w->held); }
 void interrupt_release(Interrupt *w) { pthread_mutex_unlock(&w->held); }
 
 void interrupt_end(Interrupt *w) {
-    pthread_cancel(w->thread); /* no effect if the thread has received a signal, which ends the process */
+    /* no effect if the thread has already received a signal, because the thread then ends the process */
+    pthread_cancel(w->thread);
     pthread_mutex_unlock(&w->held);
     pthread_join(w->thread, NULL);
     pthread_mutex_destroy(&w->held);

@@ -18,8 +18,8 @@ void interrupt_release(Interrupt *);
 /* Ends the watch, which the caller must hold. A delayed signal ends the process in interrupt_end. */
 void interrupt_end(Interrupt *);
 
-/* Blocks the signals until interrupt_poll reads them. interrupt_block is for commands that start processes,
- * and must therefore have only one thread. */
+/* Blocks the signals until interrupt_poll reads them. Commands that start processes use interrupt_block; they
+ * must have a single thread. */
 void interrupt_block(void);
 /* Returns the number of the signal that has arrived, or 0 if no signal has arrived. After the first signal,
  * another signal ends the process immediately. */

@@ -127,7 +127,7 @@ Blame isolated_blame(const Isolated *i) {
     const char *said = i->said.s ? i->said.s : "";
     Blame b = {.rank = -1};
     snprintf(b.line, sizeof b.line, "%.*s", (int)strcspn(said, "\n"), said);
-    /* If NCCL reported the fault, absent ranks are not reported as the cause, because they may not have started the
+    /* If NCCL reported the fault, an absent rank is not necessarily the cause, because it may not have started the
      * operation yet. */
     const bool refused = strstr(b.line, "COMM FAULT nccl") != NULL;
     b.of_library = refused || strstr(b.line, "NCCL");

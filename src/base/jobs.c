@@ -68,7 +68,8 @@ static void hire(Worker *w, Job *jobs) {
     }
     close(ends[1]);
     w->talk = ends[0];
-    setpgid(w->pid, w->pid); /* the child also makes this call, because either process may run first */
+    /* the child process also makes this call, because either process may run first */
+    setpgid(w->pid, w->pid);
 }
 
 /* Kills the worker and its process group. Returns waitpid's status. */
@@ -93,7 +94,7 @@ static void start(Worker *w, Job *jobs, Job *j) {
     w->job = j;
     j->seconds = seconds_now();
     j->end = JOB_RUNNING;
-    /* If the process has died, look_after detects the closed socket. */
+    /* If the worker has died, look_after detects the closed socket. */
     if (send(w->talk, &number, sizeof number, MSG_NOSIGNAL) < 0) return;
 }
 

@@ -243,7 +243,7 @@ void comm_dump(const Comm *, int64_t last, FILE *);
 /* Injects faults to test the watchdog: silently skips or delays the `nth` operation that this rank starts, counted from
  * 0. */
 typedef struct CommSabotage {
-    int64_t nth;    /* -1 means that no operation is changed */
+    int64_t nth;    /* if -1, no fault is injected */
     double delay_s; /* seconds by which the operation is delayed; 0 means that the operation is skipped */
 } CommSabotage;
 void comm_sabotage(Comm *, CommSabotage);

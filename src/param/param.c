@@ -215,8 +215,8 @@ static bool cuts_parts(const Param *p) {
     return p->spec.tp_split == 0 && p->spec.split_parts && p->shards > 1;
 }
 
-/* Returns which row of the full parameter comes first in this rank's memory. If a split divides each part,
- * the result is the first row of this rank's first group. */
+/* Returns the index, in the full parameter, of the first row in this rank's memory. If every part is sharded
+ * separately (cuts_parts), this row is the start of the rank's first group. */
 static int64_t first_row(const Param *p) {
     const bool rows_cut = p->spec.tp_split == 0 && !cuts_parts(p);
     return p->first_group * group_rows(p) + (rows_cut ? p->rows * p->shard : 0);

@@ -39,8 +39,8 @@ static Err case_check(const Config *c, const Golden *g) {
         return err_user("the case has %lld encoder positions, but --encoder-seq-length is %lld",
                         (long long)has->encoder, (long long)c->seq_length);
     if (g->samples != c->derived.global_batch_size || g->samples % c->derived.micro_batch_size)
-        return err_user("the case has %lld samples per step, but --global-batch-size is %lld and "
-                        "--micro-batch-size is %lld",
+        return err_user("the case has %lld samples per step: --global-batch-size (%lld) must equal this "
+                        "number, and --micro-batch-size (%lld) must divide it",
                         (long long)g->samples, (long long)c->derived.global_batch_size,
                         (long long)c->derived.micro_batch_size);
     if (c->hidden_dropout > 0 || c->attention_dropout > 0 || c->classifier_dropout > 0)

@@ -42,8 +42,8 @@ void executor_plan(const Executor *, Comm *);
  * step may allocate or load, and all ranks synchronize. */
 bool executor_loads(const Executor *, const PipelineSpec *, int64_t n);
 /* Calls executor_provide, and runs the schedule on n microbatches. The schedule must have been created from
- * the spec. The model's heads add the sum of each loss times its weights to loss_sum (F64 [1] each, or NULL
- * if not needed). */
+ * the spec. The model's heads add each loss's weighted sum to loss_sum (for each loss, an F64 [1], or NULL if
+ * not needed). */
 void executor_run(Executor *, const PipelineSpec *, const RankSchedule *, const Microbatch *, int64_t n,
                   Tensor *loss_sum);
 /* Returns the peak memory use of any slot and any transient space. */

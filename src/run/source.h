@@ -29,7 +29,7 @@ Err source_check_model(const Config *, const json_t *state, const char *dir, boo
 Err source_check(const Config *, const Ckpt *, const char *dir, bool weights_only, const char *remedy);
 /* Copies the model options that the user did not set from the checkpoint in --load or
  * --pretrained-checkpoint. If neither a tokenizer nor --vocab-size is set, also copies the tokenizer options.
- * With --use-checkpoint-args, the folder of --load need not contain a checkpoint yet. */
+ * With --use-checkpoint-args, the folder given by --load need not contain a checkpoint yet. */
 Err source_args(Config *, Arena *, Str *notes);
 /* Copies the options in the given classes from `from`, except options that the user set. If `from` is NULL, copies no
  * options. */

@@ -1,4 +1,4 @@
-/* The table of types, the two types without files, and the code that all types share. */
+/* The table of tokenizer types, the two types that read no files, and the code that all types share. */
 #include "tokenizer/tokenizer.h"
 
 #include <ctype.h>

@@ -83,8 +83,8 @@ template <typename R> __device__ static void put_weight(Shared<R> &m, const Scor
         for (int j = 0; j < EACH<R>; j++) m.weight[at.ty * EACH<R> + i][at.tx + SIDE * j] = x.x[i][j];
 }
 
-/* Adds to out[row] the sum over keys of weight[row,key] times the key's vector in x. If BY_KEY, adds to
- * out[key] the sum over rows of weight[row,key] times the row's vector in x. */
+/* out[row] += sum over keys of weight[row,key] * (the key's vector in x). If BY_KEY, out[key] += sum over rows
+ * of weight[row,key] * (the row's vector in x). */
 template <bool BY_KEY, typename R>
 __device__ static void add_lines(Shared<R> &m, const Lines &x, int width, Sums<R> &out) {
     constexpr int N = EACH<R>;
@@ -111,8 +111,8 @@ __device__ static void add_lines(Shared<R> &m, const Lines &x, int width, Sums<R
     __syncthreads();
 }
 
-/* Multiplies the sums for row i of a tile by factor[i], and writes them to this row of `to` or adds them to
- * it. */
+/* Multiplies the sums of each row i of a tile by factor[i], and writes or adds the products to row i of
+ * `to`. */
 template <typename R>
 __device__ static void store(const Lines &to, bool add, const Sums<R> &sums, int width,
                              const R (&factor)[EACH<R>]) {

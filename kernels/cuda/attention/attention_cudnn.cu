@@ -28,7 +28,7 @@ extern "C" {
 typedef struct Entry {
     AttentionShape shape;
     AttentionNumbers numbers;
-    Graph graph; /* without a plan if cuDNN does not support the shape */
+    Graph graph; /* has no plan if cuDNN does not support the shape */
     struct Entry *next;
 } Entry;
 
@@ -109,8 +109,9 @@ static Operands operands(const Call *c) {
     return is_backward(c) ? backward : forward;
 }
 
-/* Returns the reason why cuDNN cannot use a tensor. If cuDNN can use it, returns NULL and sets `to` to the
- * strides. cuDNN needs contiguous columns in each head, and evenly spaced (sample, group) pairs. */
+/* Returns the reason why cuDNN cannot use a tensor. If cuDNN can use the tensor, returns NULL and sets `to` to
+ * the tensor's strides. cuDNN needs contiguous columns in each head, and evenly spaced (sample, group)
+ * pairs. */
 static const char *refuse_tensor(const Tensor *x, int dtype, HeadStrides *to) {
     if (x->dtype != dtype) return "operands of different types";
     if (x->dim[4] % 8 || x->dim[4] > 256) return "head sizes that are not multiples of 8 up to 256";
@@ -191,8 +192,8 @@ static bool is_narrow(const AttentionShape *a) {
     return a->backward && !a->any_order && a->window && 4 * a->window <= a->t;
 }
 
-/* Returns the reason why cuDNN does not support a call. If cuDNN supports it, returns NULL and sets `a` to
- * the call's shape. */
+/* Returns the reason why cuDNN does not support a call. If cuDNN supports the call, returns NULL and sets `a`
+ * to the call's shape. */
 static const char *refuse(const Call *c, AttentionShape *a) {
     const Operands o = operands(c);
     const AttentionAttr *at = (const AttentionAttr *)c->attr;
@@ -210,7 +211,8 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     if (a->e > a->d) return "values that are wider than keys";
     if (at->dropout.rate > 0) return "dropout";
     if (at->softcap != 0) return "a soft cap on the scores";
-    /* cuDNN's ragged sequences would require a maximum number of documents, but only the GPU knows their number. */
+    /* cuDNN's ragged sequences would require a maximum number of documents, but only the GPU knows the number of
+     * documents. */
     if (o.first_key) return "documents packed into a sequence";
     if (o.bias) return "a relative position bias";
     if (at->alibi != 0) return "ALiBi";
@@ -242,9 +244,9 @@ static int64_t bytes_of_one(const AttentionShape *a) {
  * deterministic, unless the device allows sums in any order. A deterministic backward pass needs scratch
  * memory that is quadratic in the sequence length. A part may therefore use only 1/64 of the GPU's memory (2
  * GiB on an H200). Parts of this size are still large enough to keep the GPU busy. A single pair may use 1/8
- * of the memory (on an H200: 4 heads of 46k positions). Larger pairs are left to Isotron's kernels, because
- * these need only linear scratch memory. The result depends only on sizes, so every run makes the same
- * decision. The nondeterministic backward pass needs only linear memory, but has the same limits. */
+ * of the memory (on an H200: 4 heads of 46k positions). Larger pairs use Isotron's kernels, which need only
+ * linear scratch memory. The result depends only on sizes, so every run makes the same decision. The
+ * nondeterministic backward pass needs only linear memory, but has the same limits. */
 static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     const int64_t one = bytes_of_one(a), memory = (int64_t)cuda->memory;
     if (!a->backward) return a->batch;
@@ -267,8 +269,8 @@ static Entry *entry_of(const Device *d, AttentionShape shape, int64_t batch, boo
     return make ? prepare(d, &shape) : find(state_of(d), &shape);
 }
 
-/* Returns the reason why cuDNN does not compute a call. If cuDNN computes it, returns NULL and sets `w` to
- * the parts. */
+/* Returns the reason why cuDNN does not compute a call. If cuDNN computes the call, returns NULL and sets `w`
+ * to the call's parts. */
 static const char *arrange(const Call *c, bool make, Work *w) {
     AttentionShape shape;
     const char *why = refuse(c, &shape);

@@ -18,7 +18,7 @@ typedef enum AttentionMask {
  * padding, because it is compared byte by byte. */
 typedef struct AttentionShape {
     int64_t backward, type;           /* type: a 16-bit cudnnDataType_t */
-    int64_t batch, heads, s, t, d, e; /* s queries, t keys, d columns of q and k, e of v and y */
+    int64_t batch, heads, s, t, d, e; /* s queries, t keys, d columns of q and k, e columns of v and y */
     /* window: number of keys that a query attends to, including the key at the query's position; 0 if only
      * the mask limits the keys */
     int64_t mask, window;

@@ -14,7 +14,8 @@ typedef struct PaddedPairs {
 
 /* Writes the numbers of queries and of keys for each of the `count` pairs. */
 void attention_put_lengths(const Call *, const PaddedPairs *, int32_t *queries, int32_t *keys);
-/* For pairs without a key, the first function sets the rows of x [rows,b,g,r,width] to 0 (x may be NULL), and
- * the second sets the rows of lse [b,g,r,rows] to -inf. cuDNN does not write all of these rows. */
+/* For pairs without a key, attention_clear_blind sets the rows of x [rows,b,g,r,width] to 0 (x may be NULL),
+ * and attention_clear_blind_lse sets the rows of lse [b,g,r,rows] to -inf, because cuDNN does not write all of
+ * these rows. */
 void attention_clear_blind(const Call *, const PaddedPairs *, const Tensor *x);
 void attention_clear_blind_lse(const Call *, const PaddedPairs *, const Tensor *lse);

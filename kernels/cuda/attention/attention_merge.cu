@@ -5,7 +5,7 @@
 enum { THREADS = 256 };
 
 /* Merges two log-sum-exps a and b: `from` and `into` are the weights of the two results (the weights sum to
- * 1), and lse is the merged log-sum-exp. `from` is 0 if the first row has no keys. */
+ * 1), and lse is the merged log-sum-exp. `from` is 0 if a is -inf, that is, if the first result has no keys. */
 template <typename R> struct Merged {
     R from, into, lse;
 

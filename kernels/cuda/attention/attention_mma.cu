@@ -65,7 +65,7 @@ __device__ __noinline__ static uint32_t kept_by_row(const Flash &p, const Run &r
     const uint32_t even = (lane % 2 ? other : own) >> mine, odd = (lane % 2 ? own : other) >> mine;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const int to = i / 2 * 8 + i % 2 * 2; /* the position for even n */
+        const int to = i / 2 * 8 + i % 2 * 2; /* the position of the bits for an even n */
         kept |= (even >> 4 * i & 3) << to | (odd >> 4 * i & 3) << (to + 4);
     }
     return kept;
@@ -318,7 +318,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
         }
         add_lines<T, M, W>(y, score, k_plane + k_bytes);
     }
-    all_arrived(); /* if the rows attend to no key, nothing has waited for the copies of the rows yet */
+    /* waits for the copies of the rows, for which the loop has not waited if the rows attend to no key */
+    all_arrived();
     float *room = (float *)memory + threadIdx.x / 32 * ROOM<W>;
     const Lines to = query_lines(p, p.y, x.sample, x.group, x.row0, ROWS);
 #pragma unroll
@@ -430,7 +431,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 struct Seen {
     const Span *span;
     int tiles, key0, next; /* the next tile to examine */
-    uint32_t mask;         /* which of the 32 tiles before `next` have yet to be returned */
+    uint32_t mask;         /* bit i: tile next - 32 + i is still to be returned */
 
     __device__ __forceinline__ int take() { /* returns the next tile, or `tiles` if none is left */
         while (!mask) {
@@ -627,8 +628,8 @@ template <typename T, int MODE> static void backward_of(const Call *c, const Fla
         run_backward<T, 128, MODE>(c, p);
 }
 
-/* Converts the scale to units of log(2). The scale must not be negative, because -inf must remain -inf. With
- * a cap or a bias, the scores already include the scale. */
+/* Converts the scale to units of log(2). The scale must not be negative, so that a score of -inf remains -inf.
+ * With a cap or a bias, the scores already include the scale. */
 static Flash in_units(const Flash &p) {
     CHECK(p.scale >= 0, "attention: the scale %g is negative, which 16-bit storage does not support",
           p.scale);

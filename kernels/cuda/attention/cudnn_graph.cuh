@@ -53,7 +53,7 @@ void graph_reduce(Graph *, cudnnReduceTensorOp_t, Descriptor x, Descriptor y);
 void graph_reshape(Graph *, Descriptor x, Descriptor y);
 
 /* Builds the plan that cuDNN's heuristics rank first. Only this plan is known to use the fused kernels, and
- * only these have been tested. The call takes 0.3 to 0.9 s, or less if the driver's cache contains the
+ * other kernels have not been tested. The call takes 0.3 to 0.9 s, or less if the driver's cache contains the
  * kernel. */
 void graph_plan(Graph *, cudnnHandle_t);
 /* Runs the plan. address[id] is the address of a tensor or scalar. */

@@ -9,8 +9,9 @@ enum { WARPS = 4, THREADS = 32 * WARPS, OTHERS = 64, ROW_BYTES = 128 };
 
 /* ---- planes: lines of 16-bit numbers in shared memory ---- */
 
-/* A plane contains 64 columns of all LINES lines, then the next 64 columns. The 16-byte pieces of a line are
- * permuted, so that pieces with the same number in eight adjacent lines are in eight different banks. */
+/* A plane contains the first 64 columns of all LINES lines, then the next 64 columns, and so on. The 16-byte
+ * pieces of a line are permuted, so that pieces with the same number in eight adjacent lines are in eight
+ * different banks. */
 template <int LINES> __device__ __forceinline__ uint32_t piece(uint32_t plane, int line, int column) {
     return plane + (column / 64 * LINES + line) * ROW_BYTES + ((column / 8 ^ line) & 7) * 16;
 }
@@ -58,7 +59,7 @@ __device__ __forceinline__ void load_plane(uint32_t plane, const Lines &x, bool 
         }
 }
 
-/* Waits until the copies of all threads are complete, and no thread needs the previous copies any more. */
+/* Waits until all threads' copies are complete and no thread still reads the previous copies. */
 __device__ __forceinline__ void all_arrived() {
     copies_arrived();
     __syncthreads();
@@ -133,9 +134,9 @@ __device__ __forceinline__ void add_lines(float (&c)[M][W / 8][4], const float (
     }
 }
 
-/* Multiplies this warp's results by `factor`, and writes them, or adds them, to the lines of `to` from line
- * `own` on, in columns from `first` on. The results pass through `room`, the warp's shared memory. factor[i]
- * applies to row lane / 4 + 8 * i. */
+/* Multiplies this warp's results by `factor`, and writes or adds the products to `to`, beginning at line `own`
+ * and column `first`. The results pass through `room`, the warp's shared memory. factor[i] applies to row lane
+ * / 4 + 8 * i. */
 template <int W>
 __device__ static void store(const Lines &to, bool add, int first, int width, int own,
                              const float (&c)[W / 8][4], const float (&factor)[2], float *room) {

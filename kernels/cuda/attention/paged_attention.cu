@@ -35,7 +35,7 @@ template <typename R> struct Merge {
 
 template <typename R, typename T> struct Block {
     const Paged &p;
-    int64_t token, group, head; /* head: index in the group of the block's first head */
+    int64_t token, group, head; /* head: index, within the group, of the block's first head */
     const int64_t *pages;
     R *q, *score; /* in shared memory: [H,d], [H,SPLIT] */
 

@@ -17,8 +17,8 @@ constexpr double LOG2E = 1.4426950408889634;
 
 /* A block's rows belong to tokens [first, first + n) of one request, and to heads of one group. */
 struct Tiles {
-    const int64_t *tile;    /* [tiles]: first token of each tile; NULL: one token each */
-    int tiles, each, parts; /* numbers of tiles, of tokens per group of warps, and of blocks per tile */
+    const int64_t *tile;    /* [tiles]: first token of each tile; NULL if a tile is one token */
+    int tiles, each, parts; /* number of tiles, of tokens per group of warps, and of blocks per tile */
     int stages;             /* number of stages in the ring of keys */
     unsigned *arrived;      /* Cuda.arrived */
     /* score = product * unit, or cap * tanh(product * in / (2 log2(e))) * unit */
@@ -406,8 +406,7 @@ __device__ __forceinline__ void put_line(const Paged &p, const Softmax<N8> &x, i
     }
 }
 
-/* If this block is the last to finish of the blocks that share a token and a group, it merges the splits of
- * these blocks. */
+/* Several blocks share a token and a group; the last block to finish merges the splits of all of them. */
 template <typename T>
 __device__ __forceinline__ void merge_if_last(const Paged &p, const Parts &parts, int64_t token,
                                               unsigned *arrived, MergeRoom *room, T *y, float *lse) {
@@ -587,7 +586,8 @@ template <typename T> static void run(const Call *c, const Paged &p, const NewRo
     t.unit = (float)((has_cap ? 1 : a->scale) * LOG2E);
     t.tiles = (int)(list ? list->dim[0] : p.tokens);
     t.arrived = cuda_of(c->device)->arrived;
-    t.stages = part ? SPLIT / TILE : list ? MOST_STAGES : 3; /* with 3, two blocks fit on a multiprocessor */
+    /* with 3 stages, two blocks fit on a multiprocessor */
+    t.stages = part ? SPLIT / TILE : list ? MOST_STAGES : 3;
     if (list)
         wide ? launch<T, 2, 2, false>(c, p, t, o, part) : launch<T, 2, 1, false>(c, p, t, o, part);
     else if (part)

@@ -115,7 +115,7 @@ static void prefer(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttribu
     LT_CHECK(cublasLtMatmulPreferenceSetAttribute(p, name, &value, sizeof value));
 }
 
-/* Returns true if every row begins at a multiple of 16 bytes. With other rows, cuBLASLt's kernels round
+/* Returns true if every row begins at a multiple of 16 bytes. If rows are not aligned, cuBLASLt's kernels round
  * before they add a bias (observed on an H200). */
 static bool is_wide(const GemmKey *k) {
     const int64_t each = GEMM_ALIGN / (int64_t)dtype_size((DType)k->type);
@@ -125,7 +125,7 @@ static bool is_wide(const GemmKey *k) {
 
 /* Separate passes are not bitwise equal to fused epilogues, so only a measured gain justifies fusion. An unmeasured
  * GEMM fuses only its bias. Combinations that would round a value twice on its way to 16 bits are excluded. FP8
- * kernels with an F32 output would read the bias as 16 bits. */
+ * kernels with an F32 output would read the bias as 16-bit values. */
 int gemm_kinds(const GemmKey *key, unsigned fused[GEMM_KINDS]) {
     const unsigned bias = key->epilogues & GEMM_BIAS;
     const bool narrow = dtype_is_16bit((DType)key->c_type), can = narrow ? is_wide(key) : !is_fp8(key);
@@ -187,8 +187,8 @@ static int add_algo(const GemmState *s, GemmPlan *p, const GemmAlgo *algo, GemmA
     return n;
 }
 
-/* Adds algorithms that cuBLASLt's heuristic proposes only for other epilogues, because they may be the
- * fastest with these epilogues too. */
+/* Adds algorithms that cuBLASLt's heuristic proposes only for other epilogues, because they may be the fastest
+ * with the current epilogues too. */
 static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmAlgo *from, int end,
                   GemmAlgo out[GEMM_ALGOS], int n) {
     for (int i = 0; i < end; i++) {

@@ -53,7 +53,7 @@ static unsigned long long *fingerprint_at(const GemmBench *b) {
     return (unsigned long long *)(b->memory + (size_t)b->sets * b->set);
 }
 
-/* Makes the GEMM use set number `set` of the operands. */
+/* Makes the GEMM use operand set number `set`. */
 static void take_set(GemmBench *b, int set) {
     char *at = b->memory + (size_t)set * b->set;
     for (int i = 0; i < OPERANDS; at += b->bytes[i++]) b->operand[i].data = at;

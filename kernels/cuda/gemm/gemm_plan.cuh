@@ -9,7 +9,7 @@ extern "C" {
 #include "base/str.h"
 }
 
-/* The epilogues of a GEMM. Each of them is fused into cuBLASLt's kernel or runs as a separate pass. */
+/* The epilogues of a GEMM. Each epilogue is fused into cuBLASLt's kernel or runs as a separate pass. */
 typedef enum GemmEpilogue {
     GEMM_BIAS = 1, /* the bias is added to c */
     /* the activation of the sums is written to act; if fused, the sums are unrounded; a separate pass reads

@@ -12,7 +12,7 @@
 #include "kernels/cuda/gemm/gemm_quantized.cuh"
 #include "kernels/cuda/gemm/row_tiles.cuh"
 
-/* Teams of warps take turns to convert the lines of w. With few columns, each warp is a team, because waiting
+/* Teams of warps take turns converting the lines of w. With few columns, each warp is a team, because waiting
  * for shared memory takes longer than the conversion. */
 enum { CONVERTERS = 8 /* warps */ };
 template <typename S> constexpr int teams = S::N == 32 ? CONVERTERS : 2;

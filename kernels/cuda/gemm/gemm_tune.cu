@@ -26,10 +26,10 @@ static const double HOPELESS = 1.2; /* maximum time in the first turn, relative 
 /* Blocks are long runs that keep the GPU busy. Every other round of blocks reverses the order of the
  * candidates, so that most of any drift cancels out. Turns predict the speed of long runs only roughly, so
  * the first round includes all candidates that are nearly as fast as the best one. Each later round includes
- * fewer candidates, the best ones so far. */
+ * fewer candidates: those that are the best so far. */
 enum { ROUNDS = 4 };
 typedef struct Entry {
-    int most;    /* maximum number among bitwise equal candidates, and among all candidates */
+    int most;    /* maximum number of candidates, both among the bitwise equal ones and among all */
     double near; /* maximum time, as a multiple of the fastest time so far */
 } Entry;
 static const Entry ENTRY[ROUNDS] = {{12, 1.15}, {6, 1.04}, {4, 1.02}, {3, 1.01}};
@@ -44,7 +44,7 @@ static const double WORTHWHILE = 0.995; /* smaller gains over the first candidat
 typedef struct Candidate {
     GemmAlgo algo;
     bool runs, same_bits, finalist;
-    double turn[TURNS], ms; /* milliseconds per run in each turn, and mean over the blocks so far */
+    double turn[TURNS], ms; /* milliseconds per run: in each turn, and the mean over the blocks so far */
 } Candidate;
 
 /* ---- turns ---- */
@@ -141,7 +141,7 @@ static void run_finals(GemmBench *b, GemmState *s, Candidate *all, int n) {
 
 /* ---- choice ---- */
 
-/* Lists the candidates. The first one is the algorithm that an unmeasured GEMM would use. */
+/* Lists the candidates. The first candidate is the algorithm that an unmeasured GEMM would use. */
 static int gather(const GemmState *s, GemmPlan *p, Candidate all[GEMM_ALGOS]) {
     GemmAlgo algos[GEMM_ALGOS];
     const int n = gemm_all_algos(s, p, algos);
@@ -176,8 +176,8 @@ static bool tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g, Gemm
     return true;
 }
 
-/* Returns a record without measurements, for a rank that lacks the memory to measure. The results are still
- * bitwise equal to those of other ranks if these use GEMM_TUNING_SAME_BITS. */
+/* Returns a record without measurements, for a rank that lacks the memory to measure. With
+ * GEMM_TUNING_SAME_BITS, this rank's results are still bitwise equal to the other ranks'. */
 static const GemmRecord *unmeasured(const GemmPlan *p, GemmRecord *r) {
     memset(r, 0, sizeof *r);
     r->key = p->key;

@@ -210,7 +210,7 @@ extern "C" int linear_take_algo(const OpDef *op, const Call *c, int n) {
 
 /* ---- bias ---- */
 
-/* Each thread processes the same columns in one row after the other. */
+/* Each thread processes the same columns in every gridDim.y * LINES-th row. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     add_bias(const T *x, const T *bias, T *y, int64_t rows, int64_t n) {

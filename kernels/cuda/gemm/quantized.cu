@@ -38,7 +38,7 @@ template <typename T, int SIZE, int RUNS> struct Row {
                 f(i, load_run<T, N>(x, i, n, aligned));
         }
     }
-    /* Returns to all threads the largest |x|, or NaN if an element is not finite. */
+    /* Returns, in all threads, the largest |x|, or NaN if an element is not finite. */
     __device__ __forceinline__ Real<T> amax() const {
         typedef Real<T> R;
         __shared__ R room[32];
@@ -247,8 +247,8 @@ static void expand_to(const Call *c, DType type, const void *q, bool integers, i
     LAUNCHED();
 }
 
-/* Converts an integer weight, then multiplies many rows by it. With many rows, the conversion takes only a
- * small part of the time. */
+/* Converts an integer weight, then multiplies the rows by it. For many rows, the conversion takes only a small
+ * part of the time. */
 static void run_many_rows(const Call *c, char *scratch, const Parts &p) {
     Tensor x, w, sums;
     Gemm g = expanded_gemm(c, &x, &w, &sums);

@@ -22,7 +22,7 @@ struct Shape {
 struct RowTiles {
     int64_t m, n;
     int slices, down, across,
-        box;     /* numbers of slices, of rows and columns of tiles, and of rows per copy of x */
+        box;     /* number of slices, numbers of tiles down and across, and number of rows per copy of x */
     bool steady; /* LinearAttr */
 };
 

@@ -19,8 +19,9 @@ typedef struct Plan {
     int experts, chunks, each; /* each: number of copies per chunk, a multiple of 32 * AHEAD */
     bool ranked;               /* if true, an expert over capacity drops its least probable copies */
     int64_t *total, *first;    /* [experts]: number of copies, and position in `list` of the first copy */
-    int *start; /* [experts, chunks]: number of copies, first in the chunk, later in all earlier chunks */
-    int *list;  /* [copies], only if ranked: all copies by expert, in order */
+    /* [experts, chunks]: number of copies: initially those in the chunk, later those in all earlier chunks */
+    int *start;
+    int *list; /* [copies], only if ranked: all copies by expert, in order */
 } Plan;
 
 static Plan plan_of(const Call *c) {
@@ -201,7 +202,7 @@ template <> struct OrderOf<double> {
     typedef uint64_t Bits;
     __device__ static __forceinline__ Bits bits(double x) { return (Bits)__double_as_longlong(x); }
 };
-/* Maps numbers to integers in the same order. */
+/* Maps numbers to integers without changing their order. */
 template <typename R> __device__ __forceinline__ typename OrderOf<R>::Bits order_of(R x) {
     typedef typename OrderOf<R>::Bits Bits;
     /* -0 is treated as 0 */

@@ -1,6 +1,6 @@
 /* Computes the ops of kernels/cpu/grouped.c: expert e multiplies its rows [offset[e], offset[e+1]) by its
- * block of the weight. Because only the GPU knows the offsets, the number of tiles is sufficient for all
- * possible offsets. Each tile finds its expert, and surplus tiles exit immediately.
+ * block of the weight. Only the GPU knows the offsets, so the grid has enough tiles for any offsets. Each tile
+ * finds its expert, and surplus tiles exit immediately.
  *
  * Tensor cores compute GEMMs of 16-bit operands if rows are multiples of 16 bytes, y and dx have the
  * operands' type, and dw has the operands' type or F32. All other GEMMs, and all GEMMs in batch-invariant

@@ -391,7 +391,7 @@ static __global__ void thresholds(Cells logits, Cells bias, int64_t tokens, int 
     }
 }
 
-/* Maps numbers to unsigned integers in the same order. */
+/* Maps numbers to unsigned integers without changing their order. */
 __device__ __forceinline__ uint32_t ordered(float x) {
     const uint32_t u = __float_as_uint(x);
     return u ^ (u >> 31 ? 0xffffffffu : 0x80000000u);

@@ -221,8 +221,9 @@ static void set_scaling_number(HfReader *r, const json_t *in, const char *in_key
     hf_set_real(r, option, hf_get_real(r, in, key, 1));
 }
 
-/* Returns the original context length, which is the model's context length by default. A number outside the object
- * takes precedence over a number inside the object, unless the model has two kinds of rotation. */
+/* Returns the original context length, which is the model's context length by default. If config.json gives the
+ * length both inside and outside the scaling object, the outer value takes precedence, unless the model has two
+ * kinds of rotation. */
 static double get_original_length(HfReader *r, const json_t *in) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  inside = hf_get_real(r, in, ORIGINAL, positions);

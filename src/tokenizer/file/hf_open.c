@@ -260,8 +260,8 @@ static Err open_folder(const TokenizerConfig *c, Tokenizer *t) {
 
 /* ---- GPT2BPETokenizer and BertWordPiece* ---- */
 
-/* Reads the files in the vocabulary's folder. Returns an error if these files name a class other than
- * `class`. */
+/* Reads the files in the vocabulary's folder. Returns an error if these files specify a tokenizer class other
+ * than `class`. */
 static Err open_as(Opening *o, const char *class) {
     char *dir = folder_of(o->path);
     Err e = hf_config_read(dir, NULL, &o->config);
@@ -269,8 +269,8 @@ static Err open_as(Opening *o, const char *class) {
     if (!e.code) e = hf_class_find(&o->config, NULL, &o->class);
     if (e.code) return e;
     if (o->class && o->class != hf_class(class))
-        return err_user("'%s' names the class %s, but %s is a %s: use --tokenizer-type HuggingFaceTokenizer "
-                        "with --tokenizer-model %s",
+        return err_user("'%s' specifies the tokenizer class %s, but --tokenizer-type %s requires %s: use "
+                        "--tokenizer-type HuggingFaceTokenizer with --tokenizer-model %s",
                         o->config.dir, json_string_value(o->config.tokenizer_class), o->options->type, class,
                         o->config.dir);
     o->class = hf_class(class);

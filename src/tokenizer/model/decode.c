@@ -15,9 +15,10 @@ typedef enum StepKind { BYTE_LEVEL, BYTE_FALLBACK, FUSE, STRIP, REPLACE, METASPA
 
 typedef struct Step {
     StepKind kind;
-    Str content;         /* STRIP, REPLACE, METASPACE; WORDPIECE: the prefix of continuations */
-    Regex *pattern;      /* REPLACE */
-    int64_t start, stop; /* STRIP: maximum numbers of characters to remove at the two ends */
+    Str content;    /* STRIP, REPLACE, METASPACE; WORDPIECE: the prefix of continuations */
+    Regex *pattern; /* REPLACE */
+    /* STRIP: maximum numbers of characters to remove at the start and at the end of a token */
+    int64_t start, stop;
     /* METASPACE: whether to remove the blank that the pre-tokenizer added before the first token */
     bool drop_first;
     bool cleanup; /* WORDPIECE: whether to join punctuation and contractions to the previous word */
