@@ -1,22 +1,23 @@
-/* Multi-head latent attention (DeepSeek-V2, 2024), like Megatron-LM core/transformer/multi_latent_attention.py. Each
- * token has a latent vector, from which its keys and values are projected up. A token's queries come from another
- * latent vector, or directly from the residual stream. Each query head and key head has a part without positions, then
- * a rotated part. All heads share the key's rotated part. */
+/* Multi-head latent attention (DeepSeek-V2, 2024), like Megatron-LM core/transformer/multi_latent_attention.py.
+ * Each token has a latent vector, from which its keys and values are projected up. A token's queries come from
+ * another latent vector, or directly from the residual stream. Each query head and key head has a part without
+ * positions, then a rotated part. All heads share the rotated part of the key. */
 #pragma once
 
 #include "nn/attention.h"
 
 typedef struct MlaSpec {
-    /* Each head is a group. head_dim is the total width of both parts. qk_norm normalizes the latents. rope applies
-     * to the rotated part, whose pairs are adjacent channels. `recompute` includes the rotation and attention.
-     * qkv_bias is false. */
+    /* Each group consists of one head. head_dim is the total width of a head's two parts. qk_norm normalizes
+     * the latents. rope applies to the rotated part, whose pairs are adjacent channels. `recompute` includes
+     * the rotation and attention. qkv_bias is false. */
     AttentionSpec attention;
-    /* width of the queries' latent; 0 if queries have neither a latent nor a norm */
+    /* width of the latent for queries; 0 if queries have neither a latent nor a norm */
     int64_t q_rank;
     /* widths of the latent for keys and values, of the rotated part, and of a value head */
     int64_t kv_rank, rotated, value;
     bool recompute_up; /* whether to recompute the up-projections, the rotation and attention */
-    /* whether a cache contains latents with the keys' shared part, instead of each head's keys and values */
+    /* whether the cache stores latents and the shared part of the keys, instead of each head's keys and
+     * values */
     bool caches_latents;
 } MlaSpec;
 

@@ -7,15 +7,16 @@ static Tensor *number_new(Registry *r, const char *mlp, const char *name, double
         .name = arena_printf(r->arena, "%s.activation_func.%s", mlp, name),
         .ndim = 1,
         .dim = {1},
-        .tp_split = SPLIT_NONE, /* each tensor-parallel rank adds the gradient for its columns */
+        /* each tensor-parallel rank computes a summand of the gradient, from its columns */
+        .tp_split = SPLIT_NONE,
         .init = {INIT_CONSTANT, value},
         .flags = PARAM_NO_DECAY | flags,
     };
     return &param_add(r, number)->value;
 }
 
-/* Registers the numbers with the initial values from transformers' XIELUActivation: alpha_p and alpha_n start at 0.8,
- * as log(exp(0.8) - 1) and log(exp(0.8 - beta) - 1). */
+/* Registers xIELU's trained numbers and constants with the initial values from transformers' XIELUActivation:
+ * alpha_p and alpha_n start at 0.8, as log(exp(0.8) - 1) and log(exp(0.8 - beta) - 1). */
 static XieluNumbers xielu_new(Registry *r, const char *mlp) {
     const double alpha = 0.8, beta = 0.5;
     return (XieluNumbers){.alpha_p = number_new(r, mlp, "alpha_p", log(expm1(alpha)), 0),

@@ -23,10 +23,10 @@ typedef struct Mlp {
 
 Mlp mlp_new(Registry *, const char *name, const MlpSpec *);
 Tensor *mlp_forward(Tape *, const Mlp *, Tensor *x_sbh);
-/* These functions compute the two halves of mlp_forward. */
+/* mlp_hidden and mlp_output compute the two halves of mlp_forward. */
 Activated mlp_hidden(Tape *, const Mlp *, Tensor *x_sbh);
 Tensor *mlp_output(Tape *, const Mlp *, Activated hidden_sbf);
-/* Returns the number of hidden x ffn matrices: 3 with a gated activation, otherwise 2. */
+/* Returns the number of [hidden, ffn] matrices: 3 with a gated activation, otherwise 2. */
 int mlp_matrices(Activation);
 
 /* The branch's module is an Mlp, and its spec is an MlpSpec. */

@@ -91,8 +91,9 @@ static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
     return (int64_t)fmin(ceil(share * s->capacity_factor), (double)tokens);
 }
 
-/* Returns the maximum number of rows for one expert: the capacity times the number of microbatches whose ranks (TP x
- * CP) overlap the expert's group (ETP x EP). Both sets consist of consecutive ranks within a pipeline stage. */
+/* Returns the maximum number of rows for one expert: the capacity times the number of microbatches whose ranks
+ * (TP x CP) overlap the expert's group (ETP x EP). The ranks of a microbatch and those of an expert's group are
+ * consecutive within a pipeline stage. */
 static int64_t room(const Tape *t, int64_t capacity) {
     const int group = tape_axis(t, AXIS_ETP) * tape_axis(t, AXIS_EP),
               each = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP),
@@ -107,13 +108,13 @@ static GroupedBias biases(const Param *p, Tensor *scale) {
     return (GroupedBias){p ? (Tensor *)&p->value : NULL, scale};
 }
 
-/* Returns the experts' outputs for rows that are grouped by expert. `offset` contains the first row of each
- * expert. By default, the input and the bias of the second GEMM are multiplied by the probabilities.
- * Multiplying the GEMM's output instead would be equivalent, because the GEMM is linear. */
+/* Returns the experts' outputs for rows that are grouped by expert. `offset` contains the index of each
+ * expert's first row. By default, the input and the bias of the second GEMM are multiplied by the
+ * probabilities. Multiplying the GEMM's output instead would be equivalent, because the GEMM is linear. */
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
     if (m->spec->probs_on_input) {
         rows_r1h = op_scale_rows(t, rows_r1h, probs_r11, false);
-        /* Ranks may hold partial sums of this gradient. Partial sums must not be rounded before they are
+        /* Ranks may hold partial sums of the rows' gradient, which must not be rounded before they are
          * added. */
         tape_grad_off_grid(rows_r1h);
     }
@@ -124,8 +125,8 @@ static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *
     return op_grouped_linear(t, h, &m->fc2->value, biases(m->fc2_bias, scale), offset);
 }
 
-/* Does the same as experts_forward if expert-tensor-parallel ranks have different rows. Each rank gathers all
- * rows, groups them by expert and multiplies them by its part of the weights. */
+/* Like experts_forward, for expert-tensor-parallel ranks that have different rows. Each rank gathers all rows,
+ * groups them by expert and multiplies them by its part of the weights. */
 static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *probs, const Dispatch *sort) {
     rows = op_permute(t, op_redistribute(t, rows, AXIS_ETP, SPMD_R, 0), sort);
     probs = op_permute(t, op_redistribute(t, probs, AXIS_ETP, SPMD_R, 0), sort);
@@ -148,8 +149,8 @@ static Tensor *shared_output(Tape *t, const Moe *m, Tensor *x, Activated hidden)
 }
 
 /* An all-to-all sends the rows to their experts' ranks while the shared expert's first GEMM runs. A second
- * all-to-all returns the experts' outputs while the shared expert's second GEMM runs. Finally, each token's
- * outputs are summed. If `shares` is false, the shared expert is omitted. */
+ * all-to-all returns the experts' outputs while the shared expert's second GEMM runs. Finally, the experts'
+ * outputs are summed for each token. If `shares` is false, the shared expert is omitted. */
 static Tensor *by_all_to_all(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a,
                              bool shares) {
     const Dispatch d = op_dispatch(t, r, m->spec->router.experts, (DispatchAttr){0});
@@ -200,9 +201,9 @@ static Tensor *on_one_rank(Tape *t, const Moe *m, Tensor *x, Routing *r, Dispatc
     return widened(t, m, op_unpermute(t, y, &d));
 }
 
-/* During generation, ranks can have different numbers of tokens. Only the all-to-all supports this case.
- * Tensor-parallel ranks have the same tokens; the number of tokens is a multiple of the number of these
- * ranks, and each rank routes an equal part. */
+/* During generation, ranks can have different numbers of tokens, which only the all-to-all supports.
+ * Tensor-parallel ranks have the same tokens; the number of tokens is a multiple of the number of these ranks,
+ * and each rank routes an equal part. */
 static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x) {
     (void)cache;
     const Moe *m = self;

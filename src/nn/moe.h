@@ -31,7 +31,7 @@ typedef struct Moe {
     Param *fc1_bias, *fc2_bias;    /* [experts * (2 *) ffn] and [experts * width], or NULL */
     Linear to_latent, from_latent; /* [latent, hidden] and [hidden, latent] */
     Mlp shared;
-    Param *shared_gate; /* [1, hidden]; NULL if there is none */
+    Param *shared_gate; /* [1, hidden]; NULL if the shared expert has no gate */
 } Moe;
 
 /* The branch's module is a Moe, and its spec is a MoeSpec. The branch's counters are the router's counters. */

@@ -33,13 +33,15 @@ static Tensor *mtp_input_forward(Tape *t, const void *self, const Feed *feed) {
     const MtpInput *m = self;
     Tensor *token = norm_forward(t, &m->token_norm, embedding_forward(t, &m->words, feed)), /* V or I */
         *state = norm_forward(t, &m->state_norm, feed->encoded);
-    Tensor *x = linear_forward(t, &m->proj, joined(t, token, state)); /* V along the hidden dimension */
+    /* SPMD type V along the hidden dimension */
+    Tensor *x = linear_forward(t, &m->proj, joined(t, token, state));
     x = op_redistribute(t, x, AXIS_TP, SPMD_I, 2);
     return layout_is_sequence_parallel(tape_context(t)->layout) ? op_redistribute(t, x, AXIS_TP, SPMD_V, 0)
                                                                 : x;
 }
 
-/* As in Megatron-LM, the three norms, including the output norm, count as three columns. */
+/* As in Megatron-LM, the cost of each norm (the two norms here and the output norm) counts like one column of
+ * the projection. */
 static double mtp_input_flops(const void *spec, double s) {
     const double h = (double)((const MtpInputSpec *)spec)->words->hidden;
     return 6 * s * (2 * h * h + 3 * h);

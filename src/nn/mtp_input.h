@@ -19,6 +19,6 @@ typedef struct MtpInput {
     Linear proj; /* [hidden, 2 hidden]: the token's columns, followed by the state's columns */
 } MtpInput;
 
-/* The module is an MtpInput, and the spec is an MtpInputSpec. The input reads the same fields as words_input, and
- * Feed.encoded. */
+/* The module is an MtpInput, and the spec is an MtpInputSpec. The input reads Feed.encoded and the same fields
+ * as words_input. */
 extern const InputOps mtp_input;

@@ -1,7 +1,7 @@
 /* QK clip (Kimi K2, 2025). The method follows Megatron-LM's core/optimizer/qk_clip.py, and clip_qk in
- * attention.py. If a head's largest score in a step exceeds the threshold, its query and key rows are
- * multiplied by powers of threshold / score after the update. The query heads in a group share one key, so
- * the group's largest score determines the factors for all of them. */
+ * attention.py. If a head's largest score in a step exceeds the threshold, the head's query and key rows are
+ * multiplied by powers of threshold / score after the update. The query heads in a group share one key, so the
+ * group's largest score determines the factors for the whole group. */
 #pragma once
 
 #include "param/param.h"
@@ -14,7 +14,7 @@ typedef struct QkClipSpec {
     double alpha; /* exponent for queries; the exponent for keys is 1 - alpha */
 } QkClipSpec;
 
-/* Rows [begin, end) of a weight's `rows` rows for each group of heads. */
+/* Selects rows [begin, end) from the `rows` rows that a weight has for each group of heads. */
 typedef struct QkClipRows {
     Param *weight;
     int64_t rows, begin, end;

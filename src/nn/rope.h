@@ -1,7 +1,7 @@
 /* Tables for rotary position embeddings (Su et al., RoFormer, 2021). Megatron-LM
  * core/models/common/embeddings/rotary_pos_embedding.py:
  *
- *   inv_freq_i = base^(-2i/dim),  dim = head_dim * percent
+ *   inv_freq_i = base^(-2i/dim), dim = head_dim * percent.
  *
  * Positions are divided by the interpolation factor. Llama-3 scaling divides frequencies by `factor` if their
  * wavelength is above original/low, keeps frequencies whose wavelength is below original/high, and blends in
@@ -32,7 +32,7 @@ typedef struct RopeSpec {
     struct {
         double factor; /* 0 means no YaRN */
         double fast, slow, original;
-        int64_t rounds; /* nonzero if the bounds of the blended channels are rounded to integers */
+        int64_t rounds; /* nonzero if the bounds of the range of blended channels are rounded to integers */
     } yarn;
     struct {
         double scale; /* 0 means rotation instead of temperatures */

@@ -7,9 +7,9 @@
 #include "tape/tape_ops.h"
 
 /* Returns n of the router's counters, starting at counter `first`. The counters have three parts. The first
- * part counts the tokens that are routed to each expert (for the bias). The second part counts the tokens
- * that would be routed to each expert by scores alone (for the global loss). The third part contains the loss
- * sums. Quantile balancing stores its sums in the first experts + 1 counters. */
+ * part counts the tokens that are routed to each expert (for the bias). The second part counts the tokens that
+ * would be routed to each expert by scores alone (for the global loss). The third part contains the loss sums.
+ * Quantile balancing stores its sums in the first (experts + 1) counters. */
 static Tensor counter(const Router *r, int64_t first, int64_t n) {
     return tensor_make((double *)r->counters->data + first, F64, 2, (int64_t[]){1, n});
 }
@@ -72,9 +72,9 @@ static void router_add(Tape *t, Tensor *x, Tensor sum) {
     tape_call(t, &OPS[OP_copy], (Call){.in = {x}, .out = {&sum}});
 }
 
-/* Returns the token counts for a balancing loss: over the microbatch, over each sample, or over all microbatches so far
- * in the step, on all data-parallel ranks. In the last case, the counts are sums, not means, because the loss depends
- * only on each expert's share of the tokens. */
+/* Returns the token counts for a balancing loss: over the microbatch, over each sample, or over all
+ * microbatches so far in the step, on all data-parallel ranks. For all microbatches so far, the counts are
+ * sums, not means, because the loss depends only on each expert's share of the tokens. */
 static Tensor *counts(Tape *t, const Router *r, const Routing *plain, int loss) {
     const int64_t b = plain->expert->dim[1], dim[] = {loss == ROUTER_LOSS_SEQ_AUX ? b : 1, r->spec->experts};
     Tensor *count = tape_tensor(t, F64, 2, dim);

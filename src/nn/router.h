@@ -43,8 +43,8 @@ typedef struct Router {
  * `quantile`, the new bias is computed from the mean of the biases that would have balanced each of the step's
  * microbatches. */
 void router_init(Router *self, Registry *, const char *name, const RouterSpec *, Tensor *counters);
-/* Returns how many counters a router with this many experts has. The last ROUTER_LOSSES counters are sums of the
- * losses, without their coefficients. */
+/* Returns the number of counters that a router with this number of experts has. The last ROUTER_LOSSES counters
+ * are sums of the losses, without their coefficients. */
 int64_t router_counters(int64_t experts);
 /* Returns the sum of a loss since the start of the step. `counters` is a copy of the router's counters in host
  * memory. */

@@ -11,5 +11,5 @@ typedef struct Stream {
 
 /* Returns x + branch. */
 Tensor *stream_sum(Tape *, Stream);
-/* Normalizes x + branch, and sets x to this sum. */
+/* Sets x to x + branch, and returns the normalized sum. */
 Tensor *stream_norm(Tape *, const Norm *, Stream *);

@@ -8,8 +8,8 @@
  * activation maps [..., gate | up] to [..., f/2]. Only SwiGLU and quick GeGLU can have limits and an
  * offset. */
 Tensor *op_activation(Tape *, Tensor *x, ActivationAttr);
-/* An activation that a linear layer's kernel has computed together with its GEMM. Only one op may read the activation,
- * and this op also records it. */
+/* An activation that a linear layer's kernel has computed together with its GEMM. Only one op may read the
+ * activation, and the reading op also records it on the tape. */
 typedef struct Activated {
     /* act is the activation of pre; if pre is NULL, the activation is already on the tape */
     Tensor *act, *pre;

@@ -1,6 +1,6 @@
-/* y = softmax(scale * q k^T + mask) v. kernels/cpu/attention.c contains the formulas. A separate kernel then adds the
- * sinks to the result (kernels/cpu/attention_sink.c). The backward pass overwrites dq, dk, dv, dbias and dsink, or adds
- * to them. */
+/* y = softmax(scale * q k^T + mask) v. kernels/cpu/attention.c contains the formulas. A separate kernel then
+ * adds the sinks to the result (kernels/cpu/attention_sink.c). The backward pass overwrites or accumulates dq,
+ * dk, dv, dbias and dsink. */
 #include "ops/attention.h"
 
 #include "base/fault.h"

@@ -4,32 +4,33 @@
 #include "kernels/attr.h"
 #include "tape/tape.h"
 
-/* The operands of attention. q, k and v may be strided. The r query heads in a group share its key head and value
- * head. */
+/* The operands of attention. q, k and v may be strided. The r query heads in a group share one key head and one
+ * value head. */
 typedef struct AttentionInputs {
     Tensor *q, *k, *v; /* [s,b,g,r,d], [t,b,g,1,d], [t,b,g,1,e] */
-    /* whether context_exchange was called: q, k and v then have all rows in the block, but first_key has only this
-     * rank's rows */
+    /* whether context_exchange was called; if so, q, k and v have all rows in the block, but first_key has only
+     * this rank's rows */
     bool exchanged;
     /* I64 [b,s]: the query does not attend to keys before this position; NULL if there is no such limit */
     Tensor *first_key;
     /* I64 [b]: number of keys before the padding; NULL if there is no padding */
     Tensor *lengths;
-    /* [h]: for each head, the logit of an additional key to which all queries attend. The value of this key
-     * is 0, and dropout does not apply to it. The heads of q begin at element attr.first_local. The sinks are
-     * a parameter or a tensor without a gradient (Megatron-LM --softmax-type); NULL if there are none. */
+    /* [h]: for each head, the logit of an additional key, called a sink, to which all queries attend. A sink's
+     * value is 0, and dropout does not apply to sinks. Element attr.first_local belongs to the first head of q.
+     * The sinks are a parameter or a tensor without a gradient (Megatron-LM --softmax-type); NULL if there are
+     * none. */
     Tensor *sink;
-    /* [buckets,h]: a bias that is added to each score; the heads are those of `sink`. A score's bucket depends on the
-     * key's position relative to the query's (kernels/relative_buckets.h). The bias is a parameter, or NULL if there is
-     * no bias. A bias cannot be combined with a softcap. */
+    /* [buckets,h]: a bias that is added to each score, with the same heads as `sink`. A score's bucket depends
+     * on the key's position relative to the query's (kernels/relative_buckets.h). The bias is a parameter, or
+     * NULL if there is no bias. A bias cannot be combined with a softcap. */
     Tensor *bias;
-    /* F64 [heads of the model]: the running maximum of each head's unmasked scores before the cap, which training steps
-     * update. NULL if not needed. */
+    /* F64 [heads of the model]: the running maximum of each head's unmasked scores before the cap, which
+     * training steps update. NULL if maxima are not measured. */
     Tensor *max;
 } AttentionInputs;
 
 /* Returns [s,b,g,r,e]. AttentionAttr defines which keys a query attends to. The result is 0 for a query that
- * attends to no key. If `unfused`, all probabilities are stored. The unfused method is slow, and serves as a
+ * attends to no key. If `unfused`, all probabilities are stored; this method is slow, and serves as a
  * reference. */
 Tensor *op_attention(Tape *, const AttentionInputs *, AttentionAttr, bool unfused);
 

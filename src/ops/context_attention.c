@@ -5,8 +5,8 @@
 #include "ops/ulysses.h"
 #include "tape/tape_ops.h"
 
-/* Computes attention between the blocks. Each rank in `group` has q, k and v for its zigzag slice, in position
- * order. */
+/* Computes attention across the blocks of ranks. Each rank in `group` has q, k and v for its zigzag slice, in
+ * position order. */
 static Tensor *between(Tape *t, const AttentionInputs *x, AttentionAttr attr, Group group, bool gather,
                        bool unfused) {
     if (group.size == 1) return op_attention(t, x, attr, unfused);

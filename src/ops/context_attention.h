@@ -16,9 +16,9 @@ typedef struct ContextPlan {
 
 /* Computes op_attention over all positions, which are sharded over the context-parallel ranks:
  *
- *   q, k, v, the result: V over CP. Queries and keys are slices of two sequences, whose lengths may differ.
- *   first_key: positions among all keys, V over CP like the queries
- *   lengths, sink, bias: R over CP
+ *   q, k, v and the result: V over CP. Queries and keys are slices of two sequences, whose lengths may differ.
+ *   first_key: positions among all keys, V over CP like the queries.
+ *   lengths, sink and bias: R over CP.
  *
  * The op sets attr.query and attr.key. The caller sets attr.first_head for q. For an exchange over n ranks,
  * either g must be a multiple of n, or n must be a multiple of g and r a multiple of n / g. A ring requires
@@ -29,20 +29,20 @@ Tensor *op_context_attention(Tape *, const AttentionInputs *, AttentionAttr, Con
  * Returns false and leaves qkv unchanged if the plan has no exchange or n does not divide g. */
 bool context_exchange(Tape *, Tensor **qkv, int64_t g, int64_t d, ContextPlan);
 
-/* Computes attention between blocks. Takes the same inputs as op_context_attention, for this rank's zigzag slices in
- * the group. */
+/* Computes attention across the blocks of ranks. Takes the same inputs as op_context_attention, for this rank's
+ * zigzag slices in the group. */
 Tensor *context_ring(Tape *, const AttentionInputs *, AttentionAttr, Group);
 Tensor *context_gather(Tape *, const AttentionInputs *, AttentionAttr, Group, bool unfused);
 
-/* A rank's computation for the keys of one rank in the ring: attention from rows [query, query + queries) of q to rows
- * [key, key + keys) of k and v. If `queries` is 0, no query attends to a key. */
+/* One step of the ring, in which a rank processes the keys of another rank: attention from rows [query, query +
+ * queries) of q to rows [key, key + keys) of k and v. If `queries` is 0, no query attends to a key. */
 typedef struct RingStep {
     AttentionAttr attr;
     int64_t query, queries, key, keys;
 } RingStep;
 /* Returns the step for zigzag slices of queries (attr.query) and keys (attr.key). If queries attend to keys
- * only inside one rectangle of chunks, with a causal or empty mask, the step covers only this rectangle. The
- * step's attributes then have no slices, so that fused kernels can be used. If there is no such rectangle, or
- * if more than the mask depends on positions (`by_position`), the step covers all rows with unchanged
- * attributes. */
+ * only inside one rectangle of chunks, with a causal mask or no mask, the step covers only this rectangle. The
+ * step's attributes then have no slices, so that fused kernels can be used. The step covers all rows with
+ * unchanged attributes if there is no such rectangle, or if positions determine more than the mask
+ * (`by_position`). */
 RingStep context_ring_step(const AttentionAttr *, bool by_position);

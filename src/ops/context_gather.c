@@ -14,7 +14,7 @@ typedef struct GatherAttr {
     bool unfused;
 } GatherAttr;
 
-/* Returns a tensor with room for all ranks' rows. x contains this rank's rows. */
+/* Returns a tensor that is large enough for all ranks' rows. x contains this rank's rows. */
 static Tensor *whole(Tape *t, const Tensor *x, int ranks, DType dtype, Spmd cp) {
     Tensor *y =
         tape_scratch(t, dtype, 5, (int64_t[]){ranks * x->dim[0], x->dim[1], x->dim[2], x->dim[3], x->dim[4]});
@@ -70,7 +70,8 @@ static void context_gather_backward(Tape *t, const Node *n, Need need) {
     const AttentionGrads own = attention_grads_out(t, &n->call, need);
     if (!attention_grads_of_scores(&own) && !own.sink) return;
     if (!attention_grads_of_scores(&own) && !a->unfused) {
-        attention_gradients(t, &n->call, false, dy, own); /* this gradient does not depend on the keys */
+        /* the sinks' gradient does not depend on the keys */
+        attention_gradients(t, &n->call, false, dy, own);
         return;
     }
     const DType precise = (DType)n->call.out[1]->dtype;

@@ -5,9 +5,9 @@
  * rank adds its part. The gradients for rank j are therefore summed in the order j, j+1, ..., j-1. For the
  * backward pass, each rank keeps q, k, v, y and lse for its rows.
  *
- * A step computes y, dq, dk and dv in the operands' type, as a fused kernel does. The sums of these tensors over steps
- * use the arithmetic type. A step's gradients are exact parts of the total gradients, because they are computed from
- * the final y and lse. */
+ * A step computes y, dq, dk and dv in the operands' type, as a fused kernel does. The sums of y, dq, dk and dv
+ * over the steps use the arithmetic type. A step's gradients are exact parts of the total gradients, because
+ * they are computed from the final y and lse. */
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/context_attention.h"
@@ -88,7 +88,7 @@ static Sight sight(const AttentionAttr *a, int i, int j) {
                                                                                               : SEES_SOME;
 }
 
-/* Returns whether this is causal self-attention whose window or chunks exclude no key. */
+/* Returns whether the call is causal self-attention whose window or chunks exclude no key. */
 static bool is_causal(const AttentionAttr *a) {
     const SequenceSlice *q = &a->query, *k = &a->key;
     const bool same = q->chunk == k->chunk && q->at[0] == k->at[0] && q->at[1] == k->at[1],
@@ -162,8 +162,8 @@ static Result result_new(Tape *t, const Call *c, DType dtype) {
     return (Result){partial(t, c->out[0], dtype), partial(t, c->out[1], (DType)c->out[1]->dtype)};
 }
 
-/* Computes attention to the held keys, without the sinks. `part` is memory for the result. The result is
- * merged into `sum` if `merge` is true, and copied to `sum` otherwise. */
+/* Computes attention to the keys that this rank holds, without the sinks. `part` is memory for the result. If
+ * `merge` is true, the result is merged into `sum`; otherwise, it is copied to `sum`. */
 static void attend(Tape *t, const Call *c, const RingStep *s, const Tensor *held, Result part, Result sum,
                    bool merge) {
     Tensor q = queries_of(c->in[0], s), k = keys_of(pair_keys(held, c), s),
@@ -204,8 +204,8 @@ static void forward(Tape *t, const Call *c) {
 
 /* ---- backward ---- */
 
-/* Memory for the gradients of a step's rows: dq, and dk and dv together in `pair`. dbias is summed over the
- * steps, and is NULL if it is not needed. */
+/* Memory for the gradients of a step's rows: dq is separate, and `pair` contains both dk and dv. dbias is
+ * summed over the steps, and is NULL if it is not needed. */
 typedef struct Parts {
     Tensor *dq, *pair, *dbias;
 } Parts;
@@ -237,8 +237,8 @@ static void step_gradients(Tape *t, const Call *c, const RingStep *s, Tensor *dy
     tape_drop_unless(t, lse, c->out[1]);
 }
 
-/* Adds the step's part to the sum. If the part is the first, copies the part instead, and zeroes the rows
- * that the part does not cover. */
+/* Adds the step's part to the sum. If this is the first part, copies the part instead, and zeroes the rows that
+ * the part does not cover. */
 static void add_queries(Tape *t, const RingStep *s, const Parts *parts, Tensor *sum, bool first) {
     const bool whole = s->queries == sum->dim[0];
     if (first && !whole) fill(t, sum, 0);

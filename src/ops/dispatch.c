@@ -1,5 +1,5 @@
-/* The backward pass of op_permute is op_unpermute, and vice versa. The backward passes overwrite dx and dp,
- * or add to them. */
+/* The backward pass of op_permute is op_unpermute, and vice versa. The backward passes overwrite or accumulate
+ * dx and dp. */
 #include "ops/dispatch.h"
 
 #include "base/fault.h"
@@ -8,9 +8,9 @@
 #include "tape/tape_backward.h"
 #include "tape/tape_ops.h"
 
-/* Returns how many copies experts [first, first + experts) receive. If expert-tensor-parallel ranks have different
- * tokens, each rank uses the largest number in the group, because the all-gather of their rows needs equal sizes. A dry
- * run assumes that all experts have the same number of tokens. */
+/* Returns the number of token copies that experts [first, first + experts) receive. If expert-tensor-parallel
+ * ranks have different tokens, each rank uses the largest number in the group, because an all-gather of rows
+ * requires equal sizes. A dry run assumes that all experts have the same number of tokens. */
 static int64_t taken(Tape *t, const Tensor *expert, int64_t first, int64_t experts) {
     const RunContext *run = tape_context(t);
     const int64_t copies = tensor_count(expert);
@@ -34,7 +34,7 @@ Dispatch op_dispatch(Tape *t, const Routing *r, int64_t experts, DispatchAttr at
                          : attr.local && !attr.capacity ? taken(t, r->expert, attr.first, experts)
                                                         : copies;
     CHECK(attr.capacity > 0 || !attr.pad, "dispatch: padding needs a capacity");
-    if (attr.capacity) { /* which copies are dropped depends on all tokens */
+    if (attr.capacity) { /* the choice of dropped copies depends on all tokens */
         tokens_check_whole(t, "dispatch", r->expert);
         if (r->probs) tokens_check_whole(t, "dispatch", r->probs);
     }
@@ -52,7 +52,7 @@ Dispatch op_dispatch(Tape *t, const Routing *r, int64_t experts, DispatchAttr at
 
 /* ---- rows ---- */
 
-/* Checks that the SPMD type of x is `want`. If `spread`, V is also accepted instead of P over EP. */
+/* Checks that the SPMD type of x is `want`. If `spread` is true, V is also accepted instead of P over EP. */
 static void check_type(const Tape *t, const char *op, const Tensor *x, SpmdType want, bool spread) {
     for (int a = 0; a < AXES; a++) {
         const Spmd s = spmd_on(x->spmd, a), w = spmd_on(want, a);
@@ -120,7 +120,7 @@ static void scale_backward(Tape *t, const Node *n, Need need) {
 }
 
 Tensor *op_scale_rows(Tape *t, Tensor *x, Tensor *p, bool sigmoid) {
-    /* This check precedes the shape check, because a wrong type can also cause a wrong shape. */
+    /* SPMD types are checked before the shape, because a wrong type can also cause a wrong shape. */
     tape_check(t, &OPS[OP_scale_rows], &(Call){.in = {x, p}});
     CHECK(tensor_rows(x) == tensor_count(p), "scale_rows: there are %lld rows, but %lld factors",
           (long long)tensor_rows(x), (long long)tensor_count(p));

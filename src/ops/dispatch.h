@@ -3,8 +3,8 @@
 
 #include "ops/router.h"
 
-/* The destinations of all copies of tokens. kernels/ops.def defines the fields. Copies whose row is -1 are
- * dropped. */
+/* The destinations of all copies of tokens. Copies whose row is -1 are dropped. kernels/ops.def defines the
+ * fields. */
 typedef struct Dispatch {
     Tensor *row;     /* I64 [s,b,k] */
     Tensor *copy;    /* I64 [r] */
@@ -20,8 +20,8 @@ Dispatch op_dispatch(Tape *, const Routing *, int64_t experts, DispatchAttr);
 Tensor *op_permute(Tape *, Tensor *x_sbh, const Dispatch *);
 /* Like op_permute, for probs_sbk [s,b,k], which no other op may read. Returns [r,1,1]. */
 Tensor *op_permute_probs(Tape *, Tensor *probs_sbk, const Dispatch *);
-/* Returns [s,b,h], the sum of each token's rows in y_r1h [r,1,h], added in expert order. y_r1h is V over EP if the
- * tokens are R. */
+/* For each token, returns the sum of its rows in y_r1h [r,1,h], added in expert order, as [s,b,h]. y_r1h is V
+ * over EP if the tokens are R. */
 Tensor *op_unpermute(Tape *, Tensor *y_r1h, const Dispatch *);
 /* Returns x * p or, if `sigmoid`, x * sigmoid(p), in the type of x [s,b,h]. p [s,b,1] has the arithmetic type or x's
  * type. */

@@ -3,12 +3,12 @@
 
 #include "tape/tape.h"
 
-/* Applies dropout to x_sbh [s,b,h]. Returns x itself if the rate is 0, or in an evaluation. The random
- * numbers depend only on the run's seed, `site` (a hash of the layer's and the op's name) and the element's
- * global index. */
+/* Applies dropout to x_sbh [s,b,h]. Returns x itself in an evaluation, or if the rate is 0. The random numbers
+ * depend only on the run's seed, `site` (a hash of the layer's and the op's name) and the element's global
+ * index. */
 Tensor *op_dropout(Tape *, Tensor *x_sbh, double rate, uint64_t site);
-/* Like op_dropout, for x [1,b,h], which has one vector per sample. All ranks that share a sequence have the same
- * x. */
+/* Like op_dropout, for x [1,b,h], which has one vector per sample and is equal on all ranks that share a
+ * sequence. */
 Tensor *op_dropout_samples(Tape *, Tensor *x_1bh, double rate, uint64_t site);
 /* Like op_dropout, but each factor is uniform in (1 - rate, 1 + rate). */
 Tensor *op_jitter(Tape *, Tensor *x_sbh, double rate, uint64_t site);

@@ -51,7 +51,7 @@ struct Exchange {
     Group group;
     const int64_t *out, *in; /* number of rows to and from each rank */
     TapeComm comm;
-    Tensor *dy; /* must exist until the gradients have been sent */
+    Tensor *dy; /* dy must exist until the gradients have been sent */
 };
 
 static void exchange_start(Tape *t, Exchange *e, const int64_t *out, const int64_t *in, Tensor *from,
@@ -127,15 +127,16 @@ Tensor *op_arrive(Tape *t, Moving m) {
 
 /* ---- plan ---- */
 
-/* Counts the rows to and from each EP rank. Without a capacity, a->arriving becomes the maximum number of rows that any
- * rank in this rank's expert-tensor-parallel group receives, because these ranks will gather their rows. */
+/* Counts the rows to and from each EP rank. Without a capacity, a->arriving becomes the maximum number of rows
+ * that any rank in this rank's expert-tensor-parallel group receives, because the group will then gather these
+ * rows. */
 static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     const Mesh *m = &tape_context(t)->layout->mesh;
     const int etp = m->size[AXIS_ETP], ep = m->size[AXIS_EP], me = m->coordinate[AXIS_EP];
     int64_t *sent = tape_alloc(t, 2 * (size_t)ep * sizeof *sent), *received = sent + ep;
     a->sent = sent, a->received = received;
     if (tape_context(t)->device->kind == DEVICE_NULL) return;
-    /* `all` contains each expert's first row on each rank. */
+    /* `all` contains the index of each expert's first row, for each rank. */
     DeviceView view = device_view(tape_context(t)->device, all->data, tensor_bytes(all), VIEW_READ);
     const int64_t *begin = view.data, width = all->dim[1],
                   *own = begin + (m->coordinate[AXIS_ETP] + etp * me) * width;
@@ -185,7 +186,7 @@ Arrival op_plan_arrival(Tape *t, const Dispatch *from, int64_t experts, Dispatch
     Arrival a = {.ep = tape_group(t, 1u << AXIS_EP), .rows = from->copy->dim[0]};
     const int64_t limit = experts * room.capacity, all = a.ep.size * a.rows;
     if (limit) a.arriving = limit < all ? limit : all;
-    /* all ranks receive the same number of rows */
+    /* a dry run assumes that all ranks receive the same number of rows */
     if (!limit && run->device->kind == DEVICE_NULL) a.arriving = a.rows;
     Tensor *offset = gather_offsets(t, from, 1u << AXIS_ETP | 1u << AXIS_EP);
     count_rows(t, offset, experts, &a);

@@ -27,7 +27,7 @@ static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x,
     return state;
 }
 
-/* Returns whether x's amax is added to the history. If a block is recomputed, only the second run adds the
+/* Returns whether x's amax is added to the history. If a block is recomputed, only its second run adds the
  * amax. */
 static bool counts(const Tape *t, QuantRole role) { return role == QUANT_DY || tape_is_recording(t); }
 
@@ -84,7 +84,7 @@ static void encode(Tape *t, Tensor *x, Tensor *state, Tensor *newest, bool kept,
                      .attr = &attr});
 }
 
-/* Returns the operands for GEMMs with a weight stored in FP8, whose scales are kept. */
+/* Returns the GEMM operands for a weight that is stored in FP8 with its scales. */
 static QuantValues stored_values(Tape *t, Fp8Weight *w, Tensor *values, QuantWanted want) {
     QuantValues c = {.kept = 1 << QUANT_OVER_COLUMNS};
     if (want.sums & 1 << QUANT_OVER_COLUMNS)

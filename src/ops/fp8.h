@@ -1,15 +1,16 @@
 /* Quantizes the operands of a linear layer's three GEMMs to FP8. The code follows Megatron-LM's
  * core/fp8_utils.py with Transformer Engine's recipes (pytorch/fp8.py FP8GlobalStateManager, common/recipe).
- * GEMMs multiply the FP8 values q if the device supports this. Emulated GEMMs multiply q / scale in fp32
+ * GEMMs multiply the FP8 values q if the device supports FP8 GEMMs. Emulated GEMMs multiply q / scale in fp32
  * instead.
  *
- *   delayed     a tensor's scale is computed from its amaxes in past steps, over all ranks in a stage. The
- *               window moves once per step, not once per microbatch (Transformer Engine: once per forward pass)
- *   tensorwise  the scale is computed from the tensor's current amax, over all ranks that hold parts of it
- *   blockwise   every 128 terms of a sum have a separate scale; in a weight, every 128 x 128 block. Blocks begin
- *               where a rank's part begins, so they change if the parts' sizes are not multiples of 128
+ *   delayed     A tensor's scale is computed from its amaxes in past steps, over all ranks in a stage. The window
+ *               of past steps moves once per step (in Transformer Engine, once per forward pass).
+ *   tensorwise  A tensor's scale is computed from its current amax, over all ranks that hold parts of the tensor.
+ *   blockwise   Every 128 terms of a sum have a separate scale; in a weight, every 128 x 128 block has one. Blocks
+ *               begin where a rank's part begins, so the blocks depend on the layout if the parts' sizes are not
+ *               multiples of 128.
  *
- * The first two recipes' scales depend on the layout only through rounding errors in their inputs. */
+ * Delayed and tensorwise scales depend on the layout only through rounding errors in the quantized tensors. */
 #pragma once
 
 #include "param/state.h"
@@ -29,12 +30,13 @@ typedef struct QuantSpec {
     QuantRecipe recipe;
     int64_t margin, history;
     bool most_recent, wgrad, emulated; /* emulated: GEMMs are emulated even if the device has FP8 GEMMs */
-    bool fixed_order; /* true if sums must not depend on the batch; GEMMs are then emulated */
-    /* true if weights are cast once per step instead of in every pass; this needs two more bytes per
+    bool fixed_order;                  /* if true, sums must not depend on the batch, so GEMMs are emulated */
+    /* if true, weights are cast once per step instead of in every pass, which takes two more bytes per
      * element */
     bool keep_weights;
     bool store_weights; /* whether trained weights are stored in FP8 (param/fp8_weights.h) */
-    DType weights;      /* in generation, I8 or F8E4M3 (param/quantized.h); F64: the storage type */
+    /* I8 or F8E4M3 if generation quantizes weights (param/quantized.h); F64 means the storage type */
+    DType weights;
     /* whether the forward pass also casts x's transpose for the backward pass; false with blockwise scales */
     bool keep_inputs;
 } QuantSpec;
@@ -55,26 +57,29 @@ const Quantiser *quantize_new(Registry *, const char *name, Param *weight, Quant
 /* Returns the reason why a layer's GEMMs, with x [rows, in] and w [out, in] on this rank, are emulated. The
  * text can be used as the end of a message. Returns NULL if the GEMMs are not emulated. */
 const char *quantize_emulation(const Device *, QuantSpec, int64_t rows, int64_t in, int64_t out);
-/* Returns how many of the registry's layers have FP8 GEMMs. Sets *emulation to the reason why GEMMs over
- * `tokens` tokens are emulated, or to NULL if these GEMMs are not emulated. */
+/* Returns the number of layers in the registry that have FP8 GEMMs. Sets *emulation to the reason why GEMMs
+ * over `tokens` tokens are emulated, or to NULL if they are not emulated. */
 int64_t quantize_layers(const Registry *, int64_t tokens, const char **emulation);
-/* Returns the state [1 + history] that quantizes x in this forward pass, or in this node's backward pass. x is this
- * rank's part of an operand whose SPMD type is `type`. Returns NULL without a quantizer, and for blockwise scales. In a
- * training step, x's amax is added to the history; if `native`, quantize_values adds it instead. */
+/* Returns the state [1 + history] that quantizes x in this forward pass, or in this node's backward pass. x is
+ * this rank's part of an operand whose SPMD type is `type`. Returns NULL if there is no quantizer, or if scales
+ * are blockwise. In a training step, x's amax is added to the history; if `native`, quantize_values adds it
+ * instead. */
 Tensor *quantize_state(Tape *, const Quantiser *, QuantRole, Tensor *x, SpmdType type, bool native);
-/* Returns x as an operand of an emulated FP8 GEMM, which sums over x's rows (tokens) or columns. The operand is an
- * fp32 tensor, which the caller must free with tape_drop. Without a quantizer, returns x itself. */
+/* Returns x as an operand of an emulated FP8 GEMM, which sums over x's rows (tokens) or columns. The operand is
+ * an fp32 tensor, which the caller must free with tape_drop. If there is no quantizer, returns x itself. */
 typedef enum QuantSum { QUANT_OVER_COLUMNS, QUANT_OVER_ROWS } QuantSum;
 Tensor *quantize_run(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantSum);
 
-/* FP8 values of x or its transpose. The transpose is needed because FP8 GEMMs sum over the columns of both operands. */
+/* FP8 values of x or of its transpose. The transpose is needed because FP8 GEMMs sum over the columns of both
+ * operands. */
 typedef struct QuantOperand {
     Tensor *values, *inverse; /* NULL if not requested */
     Fp8Blocks blocks;
 } QuantOperand;
 typedef struct QuantValues {
-    QuantOperand by[2]; /* indexed by QuantSum: for sums over the columns of x, and for sums over its rows */
-    /* operands that quantize_drop does not free, with their inverses: a mask of 1 << QuantSum */
+    /* indexed by QuantSum: operands for sums over the columns of x, and for sums over the rows of x */
+    QuantOperand by[2];
+    /* a mask of 1 << QuantSum: the operands that, with their inverses, quantize_drop does not free */
     unsigned kept;
 } QuantValues;
 /* The requested operands, as masks of 1 << QuantSum. If a tensor has one scale, one pass over x computes both
@@ -83,14 +88,15 @@ typedef struct QuantWanted {
     unsigned sums;
     /* the subset of `sums` whose operands live as long as x (tape_tensor); only for tensors with one scale */
     unsigned kept;
-    bool first; /* true for the first cast of x in this pass; only this cast adds the amax to the history */
+    /* whether this is the first cast of x in the pass; only the first cast adds the amax to the history */
+    bool first;
 } QuantWanted;
 /* Computes the requested operands. The caller must free the result with quantize_drop. */
 QuantValues quantize_values(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantWanted);
 void quantize_drop(Tape *, QuantValues *);
 
-/* c = a b^T + bias [n], and the activation of c. The bias and the activation may be NULL. The result
- * overwrites c or is added to it. If `fast`, sums may be less precise than fp32, as in Transformer Engine's
+/* Computes c = a b^T + bias [n], and the activation of c. The bias and the activation may be NULL. The result
+ * overwrites c or is added to c. If `fast`, sums may be less precise than fp32, as in Transformer Engine's
  * forward pass. */
 typedef struct QuantGemm {
     QuantOperand a, b;

@@ -37,7 +37,7 @@ static void all_reduce_max(const StateContext *c, Group group, const char *site,
 
 const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t rows, int64_t in, int64_t out) {
     const bool blocks = spec.recipe == QUANT_BLOCKWISE;
-    const int64_t unit = blocks ? FP8_BLOCK : 16; /* the dimensions must be multiples of this number */
+    const int64_t unit = blocks ? FP8_BLOCK : 16; /* each dimension must be a multiple of `unit` */
     if (spec.emulated) return "--fp8-emulated requests it";
     if (!(device_fp8_gemms(device) & (blocks ? FP8_GEMM_BLOCKS : FP8_GEMM_WHOLE)))
         return blocks ? "the device has no GEMMs with a scale for every 128 terms"
@@ -55,7 +55,8 @@ static void fp8_end_step(void *self, const StateContext *c) {
     const Quantiser *q = self;
     if (!q->state) return;
     const Tensor *all = &q->state->master;
-    /* Scales and older amaxes are equal on all ranks, so the maximum changes only the newest amaxes. */
+    /* Scales and older amaxes are already equal on all ranks, so the all-reduce changes only the newest
+     * amaxes. */
     if (c->comm)
         all_reduce_max(c, mesh_group(&c->layout->mesh, MASK_DENSE & ~(1u << AXIS_PP)), "fp8_state", all);
     for (QuantRole role = 0; role < QUANT_ROLES; role++) {
@@ -69,7 +70,7 @@ static void fp8_end_step(void *self, const StateContext *c) {
 
 enum { KEPT_PARTS = 5 };
 
-/* Computes the sizes of the block's parts: FP8 values, inverses, the state. */
+/* Computes the sizes of the parts of the kept block: FP8 values, inverses and the state. */
 static size_t kept_parts(const Quantiser *q, const Param *w, size_t part[KEPT_PARTS]) {
     const Fp8Blocks blocks = quantize_blocks(q, QUANT_W);
     const size_t each = dtype_size((DType)w->master.dtype);

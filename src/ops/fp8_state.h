@@ -1,6 +1,6 @@
-/* The values that a Quantiser keeps between passes: delayed scales, which are computed from amaxes at the end of a
- * step, and the FP8 values of weights, which are computed whenever parameters change. fp8.c uses both to quantize
- * operands. */
+/* The values that a Quantiser keeps between passes: delayed scales, which are computed from amaxes at the end
+ * of a step, and the FP8 values of weights, which are computed whenever parameters change. fp8.c quantizes
+ * operands with these scales and values. */
 #pragma once
 
 #include "ops/fp8.h"
@@ -16,7 +16,8 @@ Fp8Type quantize_type(const Quantiser *, QuantRole);
 Fp8Blocks quantize_blocks(const Quantiser *, QuantRole);
 /* Returns a role's delayed state [1 + history]. */
 Tensor quantize_row(const Quantiser *, QuantRole);
-/* Returns the integer type in which ranks compute the maximum of a state's numbers. No number is negative, so the
- * numbers have the same order as their bit patterns. NCCL's maximum of floats does not preserve NaN. */
+/* Returns the integer type in which ranks compute the maximum of a state's numbers. Integers are used because
+ * NCCL's maximum of floats does not preserve NaN. The numbers are not negative, so they have the same order as
+ * their bit patterns. */
 DType quantize_bits(const Tensor *state);
 Fp8ScaleAttr quantize_scale_attr(const Quantiser *, QuantRole, int64_t margin);

@@ -5,7 +5,7 @@
 #include "ops/ulysses.h"
 #include "tape/tape_ops.h"
 
-/* Returns the number of ranks over which x's tokens are sharded along an axis. */
+/* Returns the number of ranks on the axis over which the tokens of x are sharded. */
 static int cut(const Tape *t, const Tensor *x, Axis a) {
     return spmd_on(x->spmd, a) == SPMD_V ? tape_axis(t, a) : 1;
 }

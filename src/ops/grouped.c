@@ -1,5 +1,6 @@
-/* y = x w_e^T for the rows of each expert e. The backward pass overwrites dx and dw, or adds to them. The backward pass
- * can compute dw while the rows' gradients return to their tokens' ranks (ops/expert_parallel.c). */
+/* y = x w_e^T for the rows of each expert e. The backward pass overwrites or accumulates dx and dw. The
+ * backward pass can compute dw while the rows' gradients return to their tokens' ranks
+ * (ops/expert_parallel.c). */
 #include "ops/grouped.h"
 
 #include "base/fault.h"

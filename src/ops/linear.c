@@ -1,6 +1,7 @@
-/* y = x w^T + bias: the GEMMs of ops/linear_gemm.h and the communication around them. dbias is summed in the canonical
- * order (kernels/ops.def). If x is an activation that no other op reads, the backward pass directly computes the
- * gradient of the activation's input. The backward pass overwrites dx, dw and dbias, or adds to them. */
+/* y = x w^T + bias: the GEMMs of ops/linear_gemm.h and the communication around them. dbias is summed in the
+ * canonical order (kernels/ops.def). If x is an activation that no other op reads, the backward pass directly
+ * computes the gradient of the activation's input. The backward pass overwrites or accumulates dx, dw and
+ * dbias. */
 #include "ops/linear.h"
 
 #include "base/fault.h"
@@ -13,7 +14,7 @@
 typedef struct LayerAttr {
     LinearGemm gemm;                 /* must be first, because the kernels read its LinearAttr */
     bool gathers, reduces, sequence; /* collectives over tensor-parallel ranks */
-    Tensor *all_x;                   /* the gathered input if it is kept, otherwise NULL */
+    Tensor *all_x;                   /* the gathered input if this rank keeps it, otherwise NULL */
 } LayerAttr;
 
 enum { PRE = 3 }; /* the index of gemm.pre among the node's operands */
@@ -32,8 +33,8 @@ static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Sp
 
 /* ---- over tensor-parallel ranks ---- */
 
-/* Starts the all-gather of x or dy along the sequence, because the GEMMs need R. If `kept`, the result is kept for the
- * backward pass. */
+/* Starts the all-gather of x or dy along the sequence, because the GEMMs need type R. If `kept` is true, the
+ * result is kept for the backward pass. */
 static Tensor *gather_start(Tape *t, Tensor *x, bool kept, PendingReshard *moving) {
     const int64_t s = x->dim[0] * tape_axis(t, AXIS_TP);
     Tensor *whole = sized_by(kept ? tape_tensor : tape_scratch, t, x, s, x->dim[2], SPMD_R);
@@ -142,19 +143,19 @@ static void linear_backward(Tape *t, const Node *n, Need need) {
     if (gathers_again) tape_drop(t, all_x);
 }
 
-/* Checks the input type of a collective inside the op. */
+/* Checks the SPMD type of a collective's input inside the op. */
 static void check_type(const Tensor *x, const char *which, Spmd want) {
     const Spmd s = spmd_on(x->spmd, AXIS_TP);
     CHECK(s == want, "op 'linear', axis tp: the %s has type %c, but the collective needs %c", which,
           "IRVP"[s], "IRVP"[want]);
 }
 
-/* Sets *act to the activation of the result, without recording the activation. If act is NULL, there is no
- * activation. */
+/* Unless act is NULL, sets *act to the activation of the result, without recording the activation. */
 static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
     if (a->gemm.gathers_x) check_type(x, "input", SPMD_V);
     Tensor *all_x = gathered(t, x, a);
-    Tensor as_r = *all_x; /* I becomes R: the forward pass moves no data; the backward pass reduces dx */
+    /* converting I to R moves no data in the forward pass, and reduces dx in the backward pass */
+    Tensor as_r = *all_x;
     if (a->gathers && spmd_on(as_r.spmd, AXIS_TP) == SPMD_I)
         as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
     const int64_t s = all_x->dim[0] / (a->reduces && a->sequence ? tape_axis(t, AXIS_TP) : 1);
@@ -235,7 +236,8 @@ Tensor *op_linear_on_activated(Tape *t, Activated x, const LinearLayer *l) {
     return record_with_bias(t, x.act, l, &attr);
 }
 
-/* The exact lane computes the activation separately, because its input must first be rounded to the grid. */
+/* The exact lane computes the activation separately, because the activation's input must first be rounded to
+ * the grid. */
 Activated op_linear_activated(Tape *t, Tensor *x, const LinearLayer *l, ActivationAttr activation,
                               bool halfway) {
     LayerAttr attr = layer_attr(t, x, l);

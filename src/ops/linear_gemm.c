@@ -1,5 +1,5 @@
 /* The backward pass recomputes the FP8 values of x's transpose from x, unless the quantizer keeps inputs.
- * Keeping these values needs one more byte per element while x is kept. In return, keeping them saves one
+ * Keeping the transpose's FP8 values takes one more byte per element while x is kept. In return, it saves one
  * read of x (two bytes per element), and about 0.5 % of a step's time if rows are long. */
 #include "ops/linear_gemm.h"
 

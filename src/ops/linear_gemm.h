@@ -1,7 +1,7 @@
 /* The GEMMs of a linear layer on one rank, with plain operands or in FP8 (ops/fp8.h):
  *
- *   forward   y = x w^T + bias
- *   backward  dx = dy w,  dw = dy^T x,  dbias = sum of dy
+ *   forward   y = x w^T + bias,
+ *   backward  dx = dy w, dw = dy^T x, dbias = sum of dy.
  *
  * op_linear (ops/linear.c) adds the communication. y is overwritten; dx, dw and dbias are overwritten or
  * accumulated. */
@@ -19,7 +19,7 @@ typedef struct LinearGemm {
     /* if not NULL, x is the activation of pre, and dx is the gradient of pre; otherwise, dx is the gradient of x */
     Tensor *pre;
     /* The forward pass sets these members. */
-    bool is_fp8;               /* whether the device multiplies FP8 values */
+    bool is_fp8;               /* whether the device has FP8 GEMMs for this layer */
     Tensor *x_state, *w_state; /* the states that quantized the operands */
     QuantOperand x_rows;       /* FP8 values of x's transpose, if kept for the backward pass */
 } LinearGemm;
@@ -35,5 +35,5 @@ typedef struct GemmGradient {
 } GemmGradient;
 GemmGradient linear_gemm_gradient(Tape *, const LinearGemm *, Tensor *dy, SpmdType type, bool dx, bool dw);
 void linear_gemm_dx(Tape *, const LinearGemm *, const GemmGradient *, Tensor *w, Tensor *dx);
-/* Computes dw and dbias, each of which can be NULL. */
+/* Computes dw and dbias. Either tensor can be NULL. */
 void linear_gemm_dw(Tape *, const LinearGemm *, const GemmGradient *, Tensor *x, Tensor *dw, Tensor *dbias);

@@ -28,15 +28,15 @@ static void backward_done(Tape *t, const Node *n, Need need) {
     tape_grad_in_place(t, n->call.in[0], need);
 }
 
-/* An op on sharded logits. `shard` runs on each rank, and `join` computes the op's results from all ranks' results,
- * [n,2,b,s]. */
+/* An op on sharded logits. `shard` runs on each rank, and `join` computes the op's results from the gathered
+ * results of all ranks, [n,2,b,s]. */
 typedef struct ShardedOp {
     OpNumber shard, gather, join;
 } ShardedOp;
 static const ShardedOp LOSS = {OP_cross_entropy_shard, OP_cross_entropy_gather, OP_cross_entropy_join},
                        CORRECT = {OP_correct_shard, OP_correct_gather, OP_correct_join};
 
-/* Each rank holds some columns of the logits. Every rank gathers all ranks' results, and merges them in the same
+/* Each rank holds some columns of the logits. Every rank gathers and merges all ranks' results, in the same
  * order. */
 static void forward_shards(Tape *t, ShardedOp op, Call call, Group tp) {
     Tensor *logits = call.in[0], *y = call.out[0];
@@ -135,7 +135,7 @@ typedef struct Chunks {
     Tensor *label, *dloss, *loss;
     Tensor *correct; /* NULL if not needed */
     Tensor dx;       /* in x's memory: this rank's summand of the gradient */
-    Tensor dw;       /* data is NULL if dw is not needed; the second and later chunks add to dw */
+    Tensor dw;       /* data is NULL if dw is not needed; all chunks but the first add to dw */
     LossAttr attr;
     SoftcapAttr softcap; /* 0 if there is no softcap */
     LinearAttr gemm;
@@ -184,7 +184,7 @@ static void losses(Tape *t, Call call, Tensor *dloss) {
                   (Call){.in = {dloss, logits, label, lse}, .out = {logits}, .attr = call.attr});
 }
 
-/* Copies the result from packed memory to its place, and frees the packed memory. */
+/* Copies the result from packed memory to its destination, and frees the packed memory. */
 static void unpack(Tape *t, Tensor *packed, Tensor *place) {
     if (packed == place) return;
     tape_call(t, &OPS[OP_copy], (Call){.in = {packed}, .out = {place}});
@@ -296,7 +296,7 @@ Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, Li
     Tensor *all_x = gathered(t, x, is_cut), as_r = *all_x;
     check_sizes(t, all_x, w->dim[0], label, how.vocab);
     if (ranks > 1) {
-        /* I becomes R without moving data, so that dx is reduced */
+        /* converting I to R moves no data, but makes the backward pass reduce dx */
         as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
         c.attr.first = tape_group(t, 1 << AXIS_TP).rank * w->dim[0];
     }

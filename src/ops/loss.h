@@ -6,8 +6,8 @@
 /* Returns the losses [b,s] in nats, in the arithmetic type. logits_sbv [s,b,v] is contiguous, and no other op may read
  * it, because its gradient overwrites it. label_bs is I64 [b,s] in [0, vocab), where vocab <= v. */
 Tensor *op_cross_entropy(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab);
-/* Like op_cross_entropy, for losses whose gradients may already be known: dloss_bs [b,s], or NULL if unknown. If the
- * gradients are known and the tape records, the forward pass can also compute the logits' gradient. */
+/* Like op_cross_entropy, for losses whose gradients dloss_bs [b,s] may already be known (NULL if unknown). If
+ * they are known and the tape records, the forward pass can also compute the logits' gradient. */
 Tensor *op_cross_entropy_of(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab, Tensor *dloss_bs);
 
 /* Returns [b,s]: 1 if the label is the first column with the largest logit, otherwise 0. Takes the same operands as
@@ -18,12 +18,13 @@ Tensor *op_correct(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab);
 /* Attributes for op_linear_cross_entropy. */
 typedef struct LinearLoss {
     int64_t vocab; /* columns >= vocab are padding */
-    /* positions per chunk, > 0; memory contains the logits of one chunk, for all samples */
+    /* positions per chunk, > 0; only one chunk's logits, for all samples, are in memory at a time */
     int64_t positions;
-    double softcap;   /* cap for op_softcap; 0 means no cap */
-    bool sequence;    /* whether x is V along the sequence over tensor-parallel ranks, instead of I */
-    Tensor *dloss;    /* [b,s]: the gradient of each loss; required if the tape records */
-    Tensor **correct; /* receives op_correct's result for the capped logits; NULL if not needed */
+    double softcap; /* cap for op_softcap; 0 means no cap */
+    bool sequence;  /* whether x is V along the sequence over tensor-parallel ranks, instead of I */
+    Tensor *dloss;  /* [b,s]: the gradient of each loss; required if the tape records */
+    /* receives op_correct's result for the capped logits; NULL if the result is not needed */
+    Tensor **correct;
 } LinearLoss;
 
 /* Computes op_cross_entropy(op_softcap(op_linear(x, w))). Logits and their gradients exist only in chunks of positions.
@@ -33,7 +34,7 @@ typedef struct LinearLoss {
  * x_sbh is contiguous, and no other op may read it, because its gradient overwrites it. w_vh [v,h] is a parameter.
  * label_bs is I64 [b,s] with the positions of all tensor-parallel ranks. Returns the losses [b,s].
  *
- * The results are bitwise equal to the separate ops' results, with two exceptions. The gradient of w is summed in a
+ * Results are bitwise equal to those of the separate ops, with two exceptions. The gradient of w is summed in a
  * different order, and the order of summation in a GEMM can depend on the number of rows. */
 Tensor *op_linear_cross_entropy(Tape *, Tensor *x_sbh, Tensor *w_vh, Tensor *label_bs, LinearLoss);
 

@@ -19,8 +19,8 @@ static void norm_backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
-/* Creates the outputs and their SPMD types. Types are checked before the width, because a missing all-gather of x also
- * causes a wrong width. */
+/* Creates the outputs and their SPMD types. SPMD types are checked before the width, because a missing
+ * all-gather of x also causes a wrong width. */
 static Call norm_call(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, const NormAttr *attr) {
     DType precise = x->dtype == F64 ? F64 : F32;
     int64_t rows = tensor_rows(x);
@@ -42,15 +42,14 @@ Tensor *op_norm(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, NormAttr attr) {
     return call.out[0];
 }
 
-/* In the exact lane, this function runs two ops, because the sum must be rounded to the grid before the
- * norm. */
+/* In the exact lane, op_add_norm runs two ops, because the sum must be rounded to the grid before the norm. */
 Tensor *op_add_norm(Tape *t, Tensor *a, Tensor *b, Tensor *gain, Tensor *bias, NormAttr attr, Tensor **sum) {
     if (tape_context(t)->exact) {
         *sum = op_add(t, a, b);
         return op_norm(t, *sum, gain, bias, attr);
     }
     Tensor *x = *sum = residual_sum(t, a, b);
-    x->flags |= (a->flags | b->flags) & TENSOR_NEEDS_GRAD; /* the SPMD type rule reads this flag */
+    x->flags |= (a->flags | b->flags) & TENSOR_NEEDS_GRAD; /* the rule for SPMD types reads the flag */
     const Call norm = norm_call(t, x, gain, bias, &attr);
     tape_call(
         t, &OPS[OP_add_norm],

@@ -9,16 +9,17 @@ typedef struct Pages {
     Tensor *row;     /* [new rows]: the pool rows that the pass writes; NULL if the pass writes no rows */
     Tensor *table;   /* [requests, pages]: the pages of each request; unused entries are valid pages */
     Tensor *request; /* [s]: for each token in the stream, its request's row in the table */
-    /* [n]: the first token of each tile, which consists of at most PAGED_TILE tokens from one request; NULL if every
-     * token is its own tile, and earlier passes have stored the rows before its position */
+    /* [n]: the first token of each tile, which consists of at most PAGED_TILE tokens from one request. NULL if
+     * each token is a tile by itself, and earlier passes have stored all rows before the token's position */
     Tensor *tiles;
-    /* [requests]: each request's number of rows, if its tokens attend to all of these rows; NULL if a token
+    /* [requests]: each request's number of rows, if the request's tokens attend to all of them; NULL if a token
      * attends only to rows up to its position */
     Tensor *lengths;
     int64_t page; /* number of rows per page, a multiple of PAGE_ROWS */
 } Pages;
 
-/* Stores the rows x [new rows,1,g,r,d] in a pool [rows,1,g,r,d], and the rows x2 in pool2 unless both are NULL. */
+/* Stores the rows x [new rows,1,g,r,d] in a pool [rows,1,g,r,d]. Unless x2 and pool2 are NULL, also stores the
+ * rows x2 in pool2. */
 void op_store_rows(Tape *, const Pages *, Tensor *x, Tensor *pool, Tensor *x2, Tensor *pool2);
 
 typedef struct PagedInputs {
@@ -29,11 +30,12 @@ typedef struct PagedInputs {
     Tensor *sink;
 } PagedInputs;
 
-/* Returns [s,1,g,r,e]. The attributes define which rows a token attends to. The op sets `page` and the positions. */
+/* Returns [s,1,g,r,e]. The attributes define which rows a token attends to. The op itself sets the attributes
+ * `page` and the positions. */
 Tensor *op_paged_attention(Tape *, const PagedInputs *, const Pages *, AttentionAttr);
 
 /* Combines op_rope, op_store_rows and op_paged_attention in one op. inputs->q is x [s,1,g,r+2,d], which
- * contains r queries, a key and a value for each group. The op does not change x. The pools receive the
- * rotated keys, and the values. */
+ * contains r queries, a key and a value for each group. The op does not change x. The pools receive the rotated
+ * keys and the values. */
 Tensor *op_rope_paged_attention(Tape *, const PagedInputs *, Tensor *cos, Tensor *sin, const Pages *,
                                 AttentionAttr, RopeAttr);

@@ -3,7 +3,8 @@
 #include "kernels/ops.h"
 #include "tape/tape_ops.h"
 
-/* Returns the largest |x| of each token over all ranks, because this rank has only some of the token's columns. */
+/* Returns the largest |x| of each token over all ranks, because each rank has only some of the token's
+ * columns. */
 static Tensor *whole_amax(Tape *t, Tensor *x) {
     Tensor *amax = tape_scratch(t, x->dtype == F64 ? F64 : F32, 1, (int64_t[]){tensor_rows(x)});
     tape_call(t, &OPS[OP_row_amax], (Call){.in = {x}, .out = {amax}});

@@ -1,5 +1,5 @@
-/* The gradient moves in the opposite direction, from the dual of `to` to the dual of `from`, so the movement is entry
- * (dual of to, dual of from) of the table. */
+/* The gradient moves in the opposite direction, from the dual of `to` to the dual of `from`. The table's entry
+ * for this pair of types is therefore the gradient's movement. */
 #include "ops/redistribute.h"
 
 #include "base/fault.h"
@@ -29,7 +29,7 @@ static const OpNumber OP_OF[] = {
     [MOVE_SLICE] = OP_slice,       [MOVE_PAD] = OP_pad,
 };
 
-/* A tensor viewed as [outer, ranks, inner]: each rank has runs of `inner` contiguous elements. */
+/* A tensor viewed as [outer, ranks, inner], in which each rank has runs of `inner` contiguous elements. */
 typedef struct Pieces {
     int64_t outer, inner;
     int ranks;
@@ -45,8 +45,8 @@ static Pieces pieces(const Tensor *whole, int dim, int ranks) {
     return p;
 }
 
-/* Returns a view of `whole` as [ranks, outer, inner]. With member_major, the memory also has this order;
- * otherwise, the memory has the order of `whole`. */
+/* Returns a view of `whole` as [ranks, outer, inner]. If member_major is true, the memory is also in the order
+ * [ranks, outer, inner]; otherwise, it is in the order of `whole`. */
 static Tensor by_rank(const Tensor *whole, Pieces p, bool member_major) {
     Tensor v = tensor_make(whole->data, (DType)whole->dtype, 3, (int64_t[]){p.ranks, p.outer, p.inner});
     if (!member_major) v.stride[0] = p.inner, v.stride[1] = p.ranks * p.inner;

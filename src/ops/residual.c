@@ -1,5 +1,5 @@
-/* y = a + b. In the backward pass, both inputs share dy without a copy. The gradient of op_contiguous is copied or
- * added. */
+/* y = a + b. In the backward pass, both inputs share dy without a copy. In op_contiguous, the gradient is
+ * copied or added. */
 #include "ops/residual.h"
 
 #include "base/fault.h"
@@ -18,7 +18,7 @@ void residual_record(Tape *t, Tensor *a, Tensor *b, Tensor *sum) {
 }
 
 Tensor *residual_sum(Tape *t, Tensor *a, Tensor *b) {
-    /* This check precedes the shape check, because a missing collective can also cause a wrong shape. */
+    /* SPMD types are checked before the shape, because a missing collective can also cause a wrong shape. */
     tape_check(t, &OPS[OP_add], &(Call){.in = {a, b}});
     CHECK(tensor_same_shape(a, b), "add: the operands differ in shape");
     Tensor *y = tape_tensor(t, (DType)a->dtype, a->ndim, a->dim);

@@ -1,4 +1,4 @@
-/* Rotates heads by position. kernels/cpu/rope.c contains the formula. A rotation is orthogonal, so the gradient is dy
+/* Rotates heads by position. kernels/cpu/rope.c contains the formula. A rotation is orthogonal, so dx is dy
  * rotated in the opposite direction. The backward pass overwrites dx or adds to it. */
 #include "ops/rope.h"
 

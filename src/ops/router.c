@@ -1,5 +1,5 @@
 /* The selection of experts has no gradient, but the probabilities of the selected experts do
- * (kernels/cpu/router.c). The backward pass overwrites dx, dlogits and dw, or adds to them. */
+ * (kernels/cpu/router.c). The backward pass overwrites or accumulates dx, dlogits and dw. */
 #include "ops/router.h"
 
 #include "base/fault.h"
@@ -123,7 +123,8 @@ Tensor *op_router_loss(Tape *t, Tensor *logits, Tensor *count, RouterLossAttr at
           "router_loss: the balance loss needs counts, and the z-loss must have none");
     attr.ranks = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
     Tensor *loss = tape_tensor(t, F64, 1, (int64_t[]){1});
-    tape_grad_off_grid(loss); /* the loss is only reported, and only the sum of all its parts is rounded */
+    /* this part of the loss is only reported, and only the sum of all ranks' parts is rounded */
+    tape_grad_off_grid(loss);
     tape_run(t, &OPS[OP_router_loss], (Call){.in = {logits, count}, .out = {loss}, .attr = &attr},
              sizeof attr, loss_backward);
     return loss;

@@ -1,5 +1,5 @@
-/* y = cap * tanh(x / cap). dx overwrites x. The backward pass needs only x, because the loss overwrites y with its
- * gradient. */
+/* y = cap * tanh(x / cap). dx overwrites x. The backward pass computes dx from x and dy alone, because the loss
+ * overwrites y with dy. */
 #include "ops/softcap.h"
 
 #include "kernels/attr.h"

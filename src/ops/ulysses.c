@@ -18,7 +18,7 @@ Tensor exchange_part(const Tensor *packed, int member, int64_t at, const Tensor 
     return v;
 }
 
-/* Returns the elements of x in a different shape, with contiguous strides. The caller must correct the strides. */
+/* Returns a view of x's memory in a different shape, with contiguous strides, which the caller must correct. */
 static Tensor reshaped(const Tensor *x, int ndim, const int64_t *dim) {
     Tensor v = tensor_make(x->data, (DType)x->dtype, ndim, dim);
     v.spmd = x->spmd, v.flags = x->flags;
@@ -83,7 +83,8 @@ static Tensor heads_of(const Tensor *x, int members, int m) {
 
 static bool is_shared(const Tensor *x, int members) { return x->dim[3] == 1 && x->dim[2] < members; }
 
-/* Sets *out to every member's heads, as [n,s*b,g/n,r*d]. Returns false if the strides of x do not allow this view. */
+/* Sets *out to every member's heads, as [n,s*b,g/n,r*d]. Returns false if the strides of x do not allow such a
+ * view. */
 static bool heads_of_all(const Tensor *x, int n, Tensor *out) {
     const int64_t s = x->dim[0], b = x->dim[1], g = x->dim[2], r = x->dim[3], d = x->dim[4];
     if (g % n || (b > 1 && s > 1 && x->stride[0] != b * x->stride[1]) || (r > 1 && x->stride[3] != d))
@@ -160,7 +161,8 @@ Tensor *op_seq_to_heads(Tape *t, Tensor *x, Group g) {
     Tensor *y = tape_tensor(t, (DType)x->dtype, 5,
                             (int64_t[]){x->dim[0] * g.size, x->dim[1], mine.dim[2], mine.dim[3], x->dim[4]});
     y->spmd = spmd_with(x->spmd, AXIS_CP, is_shared(x, g.size) ? SPMD_R : SPMD_V);
-    if (tape_grad_is_off_grid(x)) tape_grad_off_grid(y); /* the op only moves data */
+    /* y is off the grid like x, because the op only moves data */
+    if (tape_grad_is_off_grid(x)) tape_grad_off_grid(y);
     exchange(t, &g, x, y, true);
     tape_record(t, &OPS[OP_seq_to_heads], (Call){.in = {x}, .out = {y}, .attr = &g}, sizeof g,
                 to_heads_backward);

@@ -1,6 +1,7 @@
-/* y = xielu(x). kernels/cpu/xielu.c contains the formulas. An alpha's gradient is summed over each row, and then over
- * the rows, like a bias's gradient. If tensor-parallel ranks hold different columns of a row, this gradient is a
- * partial sum. The backward pass overwrites dx and the alphas' gradients, or adds to them. */
+/* y = xielu(x). kernels/cpu/xielu.c contains the formulas. An alpha's gradient is summed over each row, and
+ * then over the rows, like a bias's gradient. If tensor-parallel ranks hold different columns of a row, each
+ * rank's gradient of an alpha is a partial sum. The backward pass overwrites or accumulates dx and the alphas'
+ * gradients. */
 #include "ops/xielu.h"
 
 #include "kernels/attr.h"
@@ -10,7 +11,7 @@
 
 enum { X, ALPHA_P, ALPHA_N, BETA, EPS }; /* operands */
 
-/* Returns memory for the sums over rows, or NULL if they are not needed. */
+/* Returns memory for the sums over rows, or NULL if dalpha is NULL. */
 static Tensor *row_sums(Tape *t, const Tensor *x, const Tensor *dalpha) {
     if (!dalpha) return NULL;
     Tensor *sums = tape_scratch(t, x->dtype == F64 ? F64 : F32, 3, (int64_t[]){x->dim[0], x->dim[1], 1});

@@ -19,7 +19,8 @@
     { 2.0, -1.5, 0.5 }
 typedef struct Coefficients {
     int n;
-    bool repeats_last; /* whether only the last step is repeated after n steps, instead of all steps */
+    /* whether steps after the first n repeat only the last step, instead of the whole sequence */
+    bool repeats_last;
     double step[10][3];
 } Coefficients;
 
@@ -74,8 +75,8 @@ static const double *coefficients(const Config *c, int64_t step) {
 
 /* ---- memory ---- */
 
-/* The buffers. Each buffer has space for this rank's largest operand. The last three buffers have the type of the GEMM
- * operands. */
+/* The buffers. Each buffer has space for this rank's largest operand. X, GRAM and POLYNOMIAL have the type of
+ * the GEMM operands. */
 typedef enum Buffer { UPDATE, GATHERED, MATRIX, SUM, X, GRAM, POLYNOMIAL, BUFFERS } Buffer;
 
 struct Muon {
@@ -147,7 +148,8 @@ static Matrix matrix_of_rows(const Param *p, Tensor local, const Tensor *gathere
     return x;
 }
 
-/* Returns part k of all groups. With more ranks than groups, a rank holds rows of only one group. */
+/* Returns part k of all groups as a matrix. If there are more ranks than groups, a rank holds rows of only one
+ * group. */
 static Matrix matrix_of_part(const Param *p, Tensor local, const Tensor *gathered, int k) {
     const Box box = param_boxes(p, k) ? param_box(p, k, 0) : (Box){{0}, {0}};
     const int64_t each = p->spec.parts[k].rows, r = box.shape[0], c = p->columns,
@@ -188,7 +190,8 @@ static int64_t gram_size(const Muon *m, const Param *p, const Matrix *x) {
 static void grow(int64_t *size, int64_t n) { *size = n > *size ? n : *size; }
 
 static void reserve(Muon *m, const Param *p) {
-    const Tensor none = tensor_make(m, m->registry->precise, 1, &p->count); /* only the shapes are read */
+    /* the tensor has no memory, because only shapes are read */
+    const Tensor none = tensor_make(m, m->registry->precise, 1, &p->count);
     const bool gathers = is_gathered(m, p);
     grow(&m->size[UPDATE], p->count);
     if (gathers) grow(&m->size[GATHERED], p->count * p->shards);

@@ -7,14 +7,14 @@
  *   NS: x = u / |u|, where |u| is the Frobenius norm. Each step then replaces x with a x + (b A + c A^2) x, where
  *       A = x x^T and (a, b, c) depend on the step. If A = x^T x is smaller, x becomes a x + x (b A + c A^2).
  *
- * Each expert's weight is a matrix. With --muon-no-split-qkv, a fused QKV weight is one matrix; otherwise, q, k and v
- * of all heads form one matrix each. Every other weight is one matrix, including the gate and the projection of a gated
- * MLP together. Sums of squares are exact (base/exact_sum.h). --muon-tp-mode determines the computation if ranks have
- * shards of a weight:
+ * Each expert's weight is a separate matrix. With --muon-no-split-qkv, a fused QKV weight is one matrix;
+ * otherwise, q, k and v of all heads form one matrix each. Every other weight is one matrix; for example, a
+ * gated MLP's gate and up-projection together form one matrix. Sums of squares are exact (base/exact_sum.h). If
+ * ranks have shards of a weight, --muon-tp-mode selects the computation:
  *
- *   duplicated   ranks gather u, and each rank computes NS of the full matrix
- *   distributed  each rank computes its shard of NS; |u| and A (over the sharded dimension) are sums over ranks
- *   blockwise    each rank computes NS of its shard, so the result depends on the number of ranks */
+ *   duplicated   Ranks gather u, and each rank computes NS of the full matrix.
+ *   distributed  Each rank computes its shard of NS; |u| and A (over the sharded dimension) are sums over ranks.
+ *   blockwise    Each rank computes NS of its shard, so the result depends on the number of ranks. */
 #pragma once
 
 #include "config/config.h"

@@ -41,7 +41,8 @@ const char *optim_op_name(const Config *c, const Param *p) {
 
 /* ---- pieces: the parameters in each bucket's part ---- */
 
-/* The index of a group of parameters with equal StepGroups consists of PARAM_NO_DECAY, PARAM_EMBEDDING and this bit. */
+/* Parameters with the same PARAM_NO_DECAY, PARAM_EMBEDDING and GROUP_RESCALED bits form a group. These bits are
+ * the group's index. */
 enum { GROUP_RESCALED = 4 };
 _Static_assert((PARAM_NO_DECAY | PARAM_EMBEDDING | GROUP_RESCALED) == STEP_GROUPS - 1,
                "each combination has a group");
@@ -154,7 +155,8 @@ size_t optim_bytes(const Optimizer *o) {
 
 /* ---- sums over parameters ---- */
 
-/* Adds the op's result to `sum`, for the parameters in a bucket for which this rank is primary. */
+/* Adds the result of the op to `sum`. The op reads those parameters in the bucket for which this rank is
+ * primary. */
 static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer which, void *flat, Tensor *sum) {
     const Registry *r = o->registry;
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n_primary),
@@ -167,13 +169,13 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
 
 enum { EVERY_NORM = -1 };
 
-/* Sums over all parameters of the full model that belong to norm number `norm`, counting each element once.
- * `at` is device memory for the sum (`words` words). */
+/* Computes a sum over all parameters of the full model that belong to norm number `norm`, counting each element
+ * once. `at` is device memory for the sum (`words` words). */
 static void total(const Optimizer *o, int norm, OpNumber op, FlatBuffer which, void *flat, void *at,
                   int64_t words) {
     const Registry *r = o->registry;
     Tensor zeros = tensor_make(at, F64, 1, &words), sum = tensor_make(at, I64, 1, &words);
-    registry_zero(r, &zeros); /* all-zero bits are 0 in both types */
+    registry_zero(r, &zeros); /* all-zero bits represent 0 in both types */
     sum.flags = TENSOR_ACCUM;
     for (int k = 0; k < r->n_buckets; k++)
         if (norm == EVERY_NORM || norm == r->buckets[k].apart) add_sum(o, k, op, which, flat, &sum);
@@ -194,7 +196,7 @@ static double lr_of(const OptimStep *s, int group) {
     return group & PARAM_EMBEDDING ? s->decoupled_lr : s->lr;
 }
 
-/* Returns the StepNumbers for the next step, assuming that the step changes the parameters. */
+/* Returns the StepNumbers for the next step, on the assumption that the step changes the parameters. */
 static StepNumbers numbers_of(const Optimizer *o, const OptimStep *s) {
     const Config *c = o->config;
     StepNumbers n = {.unbias1 = 1 / (1 - pow(c->adam_beta1, (double)(o->step + 1))),
@@ -291,7 +293,8 @@ void optim_dry_run(const Optimizer *o) {
 
 typedef struct Work {
     const Optimizer *of;
-    /* a CUDA graph keeps these values, so `work` may read only `exact`; it is the same in every step */
+    /* a CUDA graph would keep the step's values, so `work` may read only `exact`, which is the same in every
+     * step */
     const OptimStep *step;
 } Work;
 
@@ -321,7 +324,7 @@ static void replay(Optimizer *o, Work *w) {
     if (o->sync && o->recording.graph) sync_launched(o->sync, "the optimizer's CUDA graph");
 }
 
-/* The host reads the part of the state that begins at this offset. */
+/* The offset of the part of the state that the host reads. */
 static const size_t TOLD = offsetof(OptimState, outcome);
 
 OptimResult optim_step(Optimizer *o, OptimStep s) {

@@ -1,7 +1,7 @@
-/* The optimizer step over the registry's flat buffers: AdamW (Loshchilov & Hutter, 2019; Megatron-LM's fused Adam),
- * SGD with momentum (as in PyTorch), Lion (Chen et al., 2023) and Muon (muon.h). As in Megatron-LM
- * core/optimizer/optimizer.py, a step unscales the gradients, checks for infinities, clips them by the global norm,
- * updates the masters, and rounds the values from the masters.
+/* The optimizer step over the registry's flat buffers: AdamW (Loshchilov & Hutter, 2019; Megatron-LM's fused
+ * Adam), SGD with momentum (as in PyTorch), Lion (Chen et al., 2023) and Muon (muon.h). As in Megatron-LM
+ * core/optimizer/optimizer.py, a step unscales the gradients, checks them for infinities, clips them by the
+ * global norm, updates the masters, and rounds the values from the masters.
  *
  * Each rank updates its part of a bucket (param/bucket.h). A norm is the exact sum of partial sums over
  * blocks of 64 elements, so the norm is bitwise equal for any data-parallel and pipeline sharding. Each op is
@@ -63,7 +63,7 @@ void optim_free(Optimizer *);
 size_t optim_bytes(const Optimizer *);
 /* Returns the name of the op that updates the parameter. */
 const char *optim_op_name(const Config *, const Param *);
-/* Runs the GEMMs of an update, in a dry run on the null device. */
+/* For a dry run: runs the GEMMs of an update on the null device. */
 void optim_dry_run(const Optimizer *);
 /* Returns the storage type for Adam's first (0) or second (1) moment. */
 DType optim_moment_type(const Config *, int moment, DType precise);
@@ -72,8 +72,8 @@ typedef struct OptimStep {
     double lr, decoupled_lr; /* decoupled_lr: for embeddings and the output layer */
     double rescaled_lr;      /* for parameters with PARAM_RESCALED */
     double weight_decay;
-    /* The factor by which the main gradient is multiplied to get the gradient of the reported loss. This factor undoes
-     * the loss scale, and turns the sum into a mean. */
+    /* The factor by which the main gradient is multiplied to get the gradient of the reported loss. The factor
+     * undoes the loss scale, and converts the gradient's sum to a mean. */
     double grad_scale;
     bool exact; /* whether masters are rounded to the grid of the exact lane */
 } OptimStep;
@@ -87,6 +87,6 @@ typedef struct OptimResult {
     bool found_inf;     /* true if the gradient was not finite, so that the parameters were not updated */
 } OptimResult;
 
-/* Performs a step. All ranks must call this function, and all receive the same result. With only one rank,
- * the host waits for the device once, at the end. */
+/* Performs a step. All ranks must call this function, and all receive the same result. If there is only one
+ * rank, the host waits for the device only once, at the end of the step. */
 OptimResult optim_step(Optimizer *, OptimStep);

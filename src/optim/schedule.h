@@ -1,5 +1,5 @@
 /* Learning-rate and weight-decay schedules, counted in samples, as in Megatron-LM
- * core/optimizer_param_scheduler.py. The first update uses the values at 0 samples. */
+ * core/optimizer_param_scheduler.py. The first update uses the schedules' values at 0 samples. */
 #pragma once
 
 #include "config/config.h"

@@ -91,8 +91,8 @@ static int fill(Registry *r) {
     return n;
 }
 
-/* Renumbers the buckets in the order in which a backward pass completes them: by their first registered
- * parameter, in descending order. */
+/* Renumbers the buckets in the order in which a backward pass completes them: in descending order of each
+ * bucket's first registered parameter. */
 static void sort(Registry *r, int n) {
     int *first = mem_alloc((size_t)n * sizeof *first), *number = mem_alloc((size_t)n * sizeof *number),
         at = 0;
@@ -120,8 +120,8 @@ static int by_offset(const void *a, const void *b) {
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Assigns the parameters to the members, from the largest to the smallest, each to the member that has the
- * fewest elements so far. Sets the parameters' offsets, and returns the size of a member's part. */
+/* Assigns each parameter, from the largest to the smallest, to the member that has the fewest elements so far.
+ * Sets the parameters' offsets, and returns the size of a member's part. */
 static int64_t share_whole(Param **laid, int n, int64_t begin, int members) {
     int64_t *size = mem_zero((size_t)members, sizeof *size), most = 0;
     int *member = mem_alloc((size_t)n * sizeof *member);

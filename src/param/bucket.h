@@ -2,8 +2,8 @@
  *
  * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after
  * another. Each parameter begins at a multiple of PARAM_ALIGN elements in its bucket. The parameters in a
- * bucket are all of one kind (dense, experts, FP8 weights, matrices of each of these three kinds, quantized
- * weights, frozen weights, buffers). PARAM_APART is set for all parameters in a bucket or for none. The
+ * bucket are all of one kind (dense parameters, experts, FP8 weights, matrices among each of these, quantized
+ * weights, frozen weights, or buffers). PARAM_APART is set for all parameters in a bucket or for none. The
  * members of the bucket's `inner` group hold equal parts of the bucket; the size of a part is a multiple of
  * PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) * shard). In a bucket of matrices
  * (PARAM_MATRIX), parts consist of complete parameters. Padding is zero. Tied embeddings are in a separate
@@ -20,7 +20,7 @@ struct Bucket {
     /* The range [begin, end) in the flat layout, and the number of elements in a member's part. */
     int64_t begin, end, shard;
     int first, n; /* parameters: the registry's laid[first, first + n) */
-    /* inner: the ranks that shard the bucket; outer: the ranks that hold the same part, in all instances */
+    /* inner: the ranks that shard the bucket; outer: the ranks in all instances that hold the same part */
     Group inner, outer;
     bool matrices;  /* the parameters have PARAM_MATRIX */
     bool apart;     /* the parameters have PARAM_APART */
@@ -32,10 +32,10 @@ struct Bucket {
     bool trained; /* false for buffers and frozen weights, which have no gradients and are not sharded */
 };
 
-/* Assigns all registered parameters to buckets, and sets the offsets of parameters and buckets in the flat
+/* Assigns all registered parameters to buckets, and sets the offset of each parameter and bucket in the flat
  * layout. The storage type must be set. registry_allocate calls this function. */
 void buckets_lay(Registry *);
-/* Returns the buffer with the bucket's values. */
+/* Returns the buffer that contains the bucket's values. */
 FlatBuffer bucket_values(const Bucket *);
 /* Returns whether the ranks in `inner` shard the bucket's elements in this buffer. */
 bool bucket_is_shared(const Registry *, const Bucket *, FlatBuffer);
@@ -49,9 +49,10 @@ FlatRange bucket_part(const Registry *, const Bucket *);
 /* Returns the ranges of a flat buffer that this rank keeps, in ascending order. The result is NULL if this rank keeps
  * the entire buffer, at the layout's offsets. */
 const FlatRange *registry_ranges(const Registry *, FlatBuffer, int *n);
-/* Returns where element `at` of the flat layout is in this rank's buffer. This rank must hold the element. */
+/* Returns the index, in this rank's buffer, of element `at` of the flat layout. This rank must hold the
+ * element. */
 int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
-/* Returns elements [at, at + n) as a tensor. `flat` is the buffer's memory. */
+/* Returns elements [at, at + n) of the flat layout as a tensor. `flat` is the memory of this rank's buffer. */
 Tensor registry_slice(const Registry *, FlatBuffer, void *flat, int bucket, int64_t at, int64_t n);
 /* Like registry_slice, but the caller passes the buffer's dtype. */
 Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bucket, int64_t at, int64_t n);
@@ -61,7 +62,7 @@ FlatRange param_part_held(const Registry *, const Param *);
 /* Returns whether this rank is primary for the elements in param_part_held. Norms count an element only on
  * its primary rank. */
 bool param_is_primary(const Registry *, const Param *);
-/* Returns whether this rank is primary for the parameter's elements that this rank holds in a buffer. Only a
- * primary rank saves the elements. `sharded` is true if data-parallel ranks shard the buffer's trained
- * elements, and false if each rank has all elements. */
+/* Returns whether this rank is primary for those elements of the parameter that it holds in a buffer. Only the
+ * primary rank of an element saves the element. `sharded` is true if data-parallel ranks shard the buffer's
+ * trained elements, and false if each rank has all elements. */
 bool param_is_primary_for(const Registry *, const Param *, bool sharded);

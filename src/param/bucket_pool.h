@@ -1,6 +1,6 @@
-/* Blocks of device memory, all of the same size, into which buckets are gathered temporarily. A block is allocated
- * only if no block is free. The number of blocks therefore depends only on the order of the calls, so a dry run
- * allocates as many blocks as the real run. */
+/* Blocks of device memory, all of the same size, into which buckets are gathered temporarily. A new block is
+ * allocated only if no block is free. The number of blocks therefore depends only on the order of the calls,
+ * and a dry run allocates as many blocks as the real run. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@
 typedef struct BucketPool {
     const Registry *registry;
     Comm *comm;       /* transfers the buckets; NULL if no data is transferred */
-    const char *what; /* a name for messages */
+    const char *what; /* the pool's name in messages */
     size_t bytes;     /* number of bytes per block */
     void **free_ones;
     int taken, n_free;

@@ -12,5 +12,5 @@ void registry_gather_whole(const Registry *, FlatBuffer, const void *flat, Comm 
 /* Sets each element of `out` to the rank from which registry_gather_whole receives that element. */
 void registry_gather_owners(const Registry *, Comm *, const Registry *whole, double *out);
 /* Sets this rank's masters from the full model's masters, which are F64. Afterwards, the caller must round or
- * gather the values. */
+ * gather the parameter values. */
 void registry_scatter_whole(const Registry *whole, Registry *);

@@ -24,7 +24,7 @@ static int64_t take(Registry *r, Tensor *t, int64_t at, int64_t n) {
     return at + (n + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
 }
 
-/* Returns the number of elements. Sets the tensors' addresses if there is memory. */
+/* Returns the number of elements. If there is memory, sets the tensors' addresses. */
 static int64_t lay(Registry *r) {
     int64_t at = 0;
     for (int i = 0; i < r->n; i++) {

@@ -3,8 +3,8 @@
  * No copy of an FP8 weight is kept in the storage type, and data-parallel ranks gather one byte per element.
  *
  * Whenever masters have changed, each rank casts the part that it updates. Each rank first rounds the masters
- * to the storage type, as Transformer Engine does. Casting the entire weight in the storage type would
- * therefore result in bitwise equal FP8 values and scales. The amaxes of a weight's parts are combined over
+ * to the storage type, as Transformer Engine does. The FP8 values and scales are therefore bitwise equal to
+ * those from casting the entire weight in the storage type. The amaxes of a weight's parts are combined over
  * the ranks that hold the parts. */
 #pragma once
 
@@ -14,20 +14,20 @@
 
 typedef struct Fp8Weight {
     Fp8Blocks blocks;
-    /* Delayed scaling: the scale is the first number in row `row` of this buffer. For other recipes,
-     * `history` is NULL, and scales are computed from the amaxes. */
+    /* With delayed scaling, the scale is the first number in row `row` of the buffer `history`. With other
+     * recipes, `history` is NULL, and scales are computed from the amaxes. */
     const Param *history;
     int64_t row;
-    /* The blocks' amaxes or, with `history`, the amax of this rank's part. */
+    /* The blocks' amaxes or, if `history` is not NULL, the amax of this rank's part. */
     Tensor amaxes;
     Tensor inverse, inverse_turned; /* 1 / scale for each block of the weight, and of its transpose */
 } Fp8Weight;
 
 /* Requests that the weight be stored in FP8. Call this function before registry_allocate. The request is
- * dropped (Param.fp8 becomes NULL) if the registry does not train, or if the weight is frozen. Repeated
- * requests for a weight must be equal. */
+ * dropped (Param.fp8 becomes NULL) if the registry does not train, or if the weight is frozen. If the function
+ * is called again for a weight, all arguments must be the same. */
 void fp8_weight_add(Registry *, Param *, Fp8Blocks, const Param *history, int64_t row);
-/* Returns a row of a buffer's masters. */
+/* Returns row `row` of the buffer's masters. */
 Tensor fp8_weight_row(const Param *buffer, int64_t row);
 /* Casts this rank's part of each FP8 weight. The Comm is NULL if there is only one rank. */
 void fp8_weights_cast(Registry *, Comm *);

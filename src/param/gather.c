@@ -6,14 +6,14 @@
 #include "param/bucket_pool.h"
 #include "param/fp8_weights.h"
 
-enum { SLOTS = 2 }; /* one for the bucket in use, and one for the next bucket */
+enum { SLOTS = 2 }; /* one slot for the bucket in use, and one slot for the next bucket */
 
 typedef struct Piece {
     CommWork *work; /* NULL if the gather is complete or has not been started */
-    bool stale;   /* below stage 3: whether the gather must still be started after the last gather_publish */
-    void *slot;   /* used at stage 3 */
-    int64_t used; /* the number of the last gather_use call for this bucket */
-    bool attends; /* whether an attention op has run while this was the last used bucket */
+    bool stale;     /* below stage 3: whether the gather has not been started since the last gather_publish */
+    void *slot;     /* used at stage 3 */
+    int64_t used;   /* the number of the last gather_use call for this bucket */
+    bool attends;   /* whether an attention op has run while this was the last used bucket */
 } Piece;
 
 struct Gather {
@@ -23,7 +23,8 @@ struct Gather {
     BucketPool slots;
     bool in_graph; /* whether a CUDA graph, not gather_publish, starts the gathers */
     int64_t now;   /* number of gather_use calls so far */
-    /* last: the last used bucket; way: 1 if bucket numbers rise (in a backward pass), -1 if they fall */
+    /* last: the last used bucket; way: 1 if bucket numbers rise (in a backward pass), -1 if bucket numbers
+     * fall */
     int last, way;
     int due; /* the bucket whose gather starts at the next attention op, or -1 if there is none */
 };
@@ -41,8 +42,8 @@ static size_t value_bytes(const Gather *g, int k) {
     return (size_t)(b->end - b->begin) * dtype_size(registry_dtype(g->registry, bucket_values(b)));
 }
 
-/* Returns the first of the buckets that share k's slot. Mates share a slot, and the bucket with FP8 weights
- * comes last in the slot. */
+/* Returns the first of the buckets that share a slot with bucket k. Mates share a slot, and the bucket with FP8
+ * weights comes last in the slot. */
 static int lead_of(const Gather *g, int k) {
     const Bucket *b = bucket(g, k);
     return b->fp8 && b->mate >= 0 ? b->mate : k;
@@ -106,8 +107,8 @@ static void show(Gather *g, int k, char *slot) {
     }
 }
 
-/* Points the parameters of a slot's buckets to the slot, or to no memory if `slot` is NULL. `lead` is the first of
- * these buckets. */
+/* Points the parameters of a slot's buckets to the slot, or to no memory if `slot` is NULL. `lead` is the first
+ * bucket in the slot. */
 static void show_slot(Gather *g, int lead, char *slot) {
     const int mate = bucket(g, lead)->mate;
     show(g, lead, slot);
@@ -190,7 +191,7 @@ static void set_stale(Gather *g, bool stale) {
 }
 
 /* Starts gathering stale buckets, from the last bucket down to bucket `last`. The next forward pass uses the
- * buckets in this order. */
+ * buckets in the same order. */
 static void start_until(Gather *g, int last) {
     for (int k = g->registry->n_buckets; k-- > last;)
         if (g->piece[k].stale) start(g, k);

@@ -80,7 +80,7 @@ void registry_mark_matrices(Registry *r) {
 }
 
 void registry_mark_rescaled(Registry *r, bool matrices, unsigned except) {
-    static const char EMBEDDING[] = "embedding."; /* also learned positions and token types */
+    static const char EMBEDDING[] = "embedding."; /* also the prefix of learned positions and token types */
     for (int i = 0; i < r->n; i++) {
         ParamSpec *s = &r->params[i]->spec;
         const bool is_matrix = s->ndim > 1 && !(s->flags & PARAM_EMBEDDING) &&
@@ -204,7 +204,7 @@ int64_t param_part_rows(const Param *p, int part) { return p->spec.groups * p->s
 
 static int64_t group_rows(const Param *p) { return p->spec.dim[0] / p->spec.groups; }
 
-/* Returns how many rows of a group precede the part. */
+/* Returns the number of rows that precede the part in a group. */
 static int64_t rows_before(const Param *p, int part) {
     int64_t n = 0;
     for (int i = 0; i < part; i++) n += p->spec.parts[i].rows;
@@ -222,7 +222,7 @@ static int64_t first_row(const Param *p) {
     return p->first_group * group_rows(p) + (rows_cut ? p->rows * p->shard : 0);
 }
 
-/* Returns how many rows of the part precede row `row` of the parameter. */
+/* Returns the number of rows of the part that precede row `row` of the parameter. */
 static int64_t part_rows_until(const Param *p, int part, int64_t row) {
     const int64_t rows = p->spec.parts[part].rows, into = row % group_rows(p) - rows_before(p, part);
     return row / group_rows(p) * rows + (into < 0 ? 0 : into > rows ? rows : into);

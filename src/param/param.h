@@ -48,7 +48,7 @@ typedef struct ParamPart {
 
 enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
 
-/* Selects the data that data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and the bucket sizes.
+/* Specifies the data that data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and the bucket sizes.
  * Megatron-LM's --use-distributed-optimizer is stage 1; its FSDP supports all stages. */
 typedef struct DataParallel {
     /* 0 shards nothing; 1 shards masters and optimizer state; 2 also shards main gradients; 3 also shards values */
@@ -63,8 +63,8 @@ typedef struct DataParallel {
     bool overlap_values; /* whether values are gathered during the next forward pass, instead of before it */
     /* whether sums and gathers start at the next attention op, instead of as soon as possible */
     bool with_attention;
-    /* If storage is BF16, main gradients are also BF16. BF16 gradients are rounded after each microbatch and in each
-     * sum over ranks (comm.h). */
+    /* If storage is BF16, main gradients are also BF16. BF16 gradients are rounded after each microbatch, and
+     * in each sum over ranks (comm.h). */
     bool bf16_grads;
 } DataParallel;
 
@@ -87,11 +87,11 @@ typedef struct ParamSpec {
                          zero */
     /* the dimension that is split over the tensor-parallel axis, or SPLIT_NONE if the parameter is replicated */
     int tp_split;
-    /* whether a row split divides each part of each group ([gate; up]) instead of all rows together */
+    /* whether each part of each group ([gate; up]) is split by rows separately, instead of all rows together */
     bool split_parts;
     bool expert; /* whether groups are experts, which are split over EP; tp_split then applies to ETP */
-    /* The parameter is not split, and every tensor-parallel rank computes its full gradient (SPMD_I) from
-     * equal activations. If false, the ranks' gradients must be summed (SPMD_R). */
+    /* The parameter is not split, and every tensor-parallel rank computes its full gradient (SPMD_I) from equal
+     * activations. If `invariant` is false, the ranks' gradients must be summed (SPMD_R). */
     bool invariant;
     Init init; /* initial values depend only on (seed, name, global element index), and are rounded to
                 * float */
@@ -105,18 +105,20 @@ typedef struct ParamSpec {
 
 typedef struct Param {
     ParamSpec spec;
-    int64_t offset;                    /* first element in the flat layout, set by registry_allocate */
-    int64_t count;                     /* number of elements in this rank's memory, including padding rows */
-    int64_t rows, columns;             /* size of this rank's memory; a vector has one column */
-    int64_t first_group, first_column; /* position of this rank's memory in the full parameter */
-    /* index of this rank's shard along the tp_split axis, and number of shards (0 and 1 if the parameter is not
-     * split) */
+    int64_t offset; /* first element in the flat layout, set by registry_allocate */
+    /* number of the parameter's elements in this rank's memory, including padding rows */
+    int64_t count;
+    int64_t rows, columns;             /* size of this rank's shard in memory; a vector has one column */
+    int64_t first_group, first_column; /* position of this rank's shard in the full parameter */
+    /* index of this rank's shard along the tp_split axis, and number of shards; 0 and 1 if the parameter is not
+     * split */
     int shard, shards;
     int number, unit, bucket;
-    /* how many of this rank's stages use the parameter; each stage runs one backward sweep per microbatch */
+    /* number of stages on this rank that use the parameter; each stage runs one backward sweep per
+     * microbatch */
     int stages;
-    /* The pipeline ranks that hold a copy, in ascending order. n_holders is 0 if the parameter is not tied.
-     * All copies' gradients are summed. Norms and checkpoints use the first copy. */
+    /* The pipeline ranks that hold a copy of a tied parameter, in ascending order. n_holders is 0 if the
+     * parameter is not tied. All copies' gradients are summed. Norms and checkpoints use the first copy. */
     int *holders, n_holders;
     /* `value` has the storage dtype, F8E4M3 or I8. value.grad is &main_grad, or NULL if the parameter is not
      * trained. `value`, `main_grad` and `master` have no data while they are sharded (sync.h). */
@@ -133,7 +135,7 @@ static inline bool param_is_trained(const Param *p) {
     return !(p->spec.flags & (PARAM_BUFFER | PARAM_FROZEN));
 }
 
-/* Returns the parameter whose `value` is this tensor. The parameter must be trained. */
+/* Returns the parameter whose `value` is the given tensor. The parameter must be trained. */
 static inline Param *param_of(const Tensor *value) {
     return (Param *)((char *)value->grad - offsetof(Param, main_grad));
 }
@@ -143,8 +145,8 @@ static inline bool grad_is_unwritten(const Tensor *main_grad) { return !(main_gr
 
 enum { PARAM_ALIGN = 64 };
 
-/* A rank's part of a buffer that data-parallel ranks shard: elements [begin, end) of the registry's flat layout, stored
- * in the rank's buffer from element `at` on. */
+/* A rank's part of a buffer that data-parallel ranks shard: elements [begin, end) of the registry's flat
+ * layout, which are stored in the rank's buffer from element `at` on. */
 typedef struct FlatRange {
     int64_t begin, end, at;
 } FlatRange;
@@ -173,14 +175,15 @@ typedef struct Registry {
     Param **laid; /* parameters in flat-layout order */
     Bucket *buckets;
     int n_buckets;
-    FlatRange *ranges[FLAT_BUFFERS]; /* [n_buckets]: which part of each bucket this rank keeps */
+    FlatRange *ranges[FLAT_BUFFERS]; /* [n_buckets]: the part of each bucket that this rank keeps */
     int64_t held[FLAT_BUFFERS];      /* number of elements in each buffer on this rank */
     /* a hash table of (index in params) + 1, or 0 for a free slot; the number of slots is a power of two */
     int *by_name, slots;
     int64_t elements; /* number of elements in the flat layout, including alignment gaps */
     /* types of values, main gradients, and masters and optimizer state */
     DType storage, gradients, precise;
-    bool trains; /* whether there are main gradients; if not, only buffers have masters in separate memory */
+    /* whether there are main gradients; if false, only buffers have masters in separate memory */
+    bool trains;
     Device *device;
     /* flat buffers with this rank's parts (bucket.h); masters == values unless storage is 16-bit */
     void *values, *fp8, *grads, *masters;
@@ -201,30 +204,30 @@ void registry_free(Registry *);
 Param *param_add(Registry *, ParamSpec);
 /* Like param_add, but returns the registered parameter if the name is repeated. */
 Param *param_share(Registry *, ParamSpec);
-/* Adds a pipeline rank that holds a copy of the parameter. If several ranks hold copies, call this function for each of
- * them, in ascending order. */
+/* Adds a pipeline rank that holds a copy of the parameter. If several ranks hold copies, call this function for
+ * each rank, in ascending order. */
 void param_add_holder(Registry *, Param *, int rank);
 static inline bool param_is_tied(const Param *p) { return p->n_holders > 1; }
 Param *registry_find(const Registry *, const char *name); /* returns NULL if there is no such parameter */
-/* Sets a flag, PARAM_FROZEN or PARAM_APART, for the weight `name` and for all weights whose names begin with `name` and
- * a dot ("decoder.layers.0"). Call this function before registry_allocate. Every data-parallel rank holds the values
- * and masters of frozen weights; no rank allocates memory for their gradients or optimizer state. Returns how many
- * weights have the flag. */
+/* Sets the flag PARAM_FROZEN or PARAM_APART for the weight `name`, and for all weights in the module `name`,
+ * such as "decoder.layers.0". Call this function before registry_allocate. Every data-parallel rank holds the
+ * values and masters of frozen weights; no rank allocates memory for their gradients or optimizer state.
+ * Returns the number of weights that have the flag. */
 int registry_mark(Registry *, const char *name, ParamFlags flag);
 /* Sets PARAM_MATRIX for the trained weights that Megatron-LM's Muon updates: all two-dimensional weights except the
  * word embedding and the output layer. Call this function before registry_allocate, and after weights have been
  * frozen. */
 void registry_mark_matrices(Registry *);
-/* Sets PARAM_RESCALED for all trained matrices except embeddings and the output layer or, if `matrices` is false, for
- * all other trained weights. Excludes weights with a flag in `except`. Call this function after registry_mark_matrices
- * and before registry_allocate. */
+/* If `matrices` is true, sets PARAM_RESCALED for all trained matrices except embeddings and the output layer;
+ * otherwise, sets it for all other trained weights. Excludes weights with a flag in `except`. Call this
+ * function after registry_mark_matrices and before registry_allocate. */
 void registry_mark_rescaled(Registry *, bool matrices, unsigned except);
 /* Begins a unit, a set of parameters that are used together, such as a layer. At stage 3, a unit's values are gathered
  * together. */
 void registry_begin_unit(Registry *);
-/* Allocates the flat buffers (zeroed) on the device. Masters and main gradients are F64 if the storage type
- * is F64, otherwise F32. With DataParallel.bf16_grads, main gradients are BF16. If `trains` is false, there are only
- * values, and masters for buffers. */
+/* Allocates the flat buffers (zeroed) on the device. Masters and main gradients are F64 if the storage type is
+ * F64, otherwise F32. With DataParallel.bf16_grads, main gradients are BF16. If `trains` is false, allocates
+ * only values, and masters for buffers. */
 void registry_allocate(Registry *, Device *, DType storage, bool trains);
 size_t registry_bytes(const Registry *); /* returns the size of values, main gradients and masters */
 /* returns the size of the values in bytes, including the scales of FP8 weights */
@@ -241,9 +244,8 @@ void registry_round_values(Registry *);
 void registry_round_buffers(Registry *);
 /* Fills x, which is in the registry's device memory, with zeros. */
 void registry_zero(const Registry *, Tensor *x);
-/* Marks main gradients as unwritten: the first gradient overwrites them. Zeroing and adding would give the
- * same results, except that a sum of zeros can be -0 instead of +0. No norm, update or comparison depends on
- * this sign. */
+/* Marks main gradients as unwritten: the first gradient overwrites them. Zeroing and adding would give the same
+ * results, except for the sign of a zero sum, on which no norm, update or comparison depends. */
 void grads_mark_unwritten(Registry *);
 void grad_mark_unwritten(Param *);
 /* Fills main gradients that are still unwritten with zeros. Call this function before the gradients are read. */
@@ -253,21 +255,21 @@ void grad_zero_unwritten(Registry *, Param *);
  * gradients. */
 bool grads_are_unwritten(const Registry *);
 void grads_mark_written(Registry *);
-/* Rounds this rank's part of a buffer (masters or gradients) to multiples of 2^-bits, the grid of the exact
- * lane. */
+/* Rounds this rank's part of a buffer (masters or gradients) to the grid of the exact lane, the multiples of
+ * 2^-bits. */
 void registry_snap(Registry *, FlatBuffer, int bits);
 /* Returns the number of elements in the full parameter, without padding. */
 int64_t param_logical_count(const Param *);
 /* Returns the number of rows in this rank's memory, without padding. */
 int64_t param_filled_rows(const Param *);
-/* Returns the mask (dense or expert) of the axes over which the gradient is summed. These are the axes on which the
- * parameter is SPMD_R. */
+/* Returns the mask (dense or expert) of the axes over which the gradient is summed, that is, the axes on which
+ * the parameter is SPMD_R. */
 unsigned param_sum_axes(const Param *);
-/* Returns whether this rank is primary for its elements. The first rank that holds an element is primary.
- * Norms and checkpoints include only the elements on primary ranks. */
+/* Returns whether this rank is primary for the elements that it holds. The primary rank of an element is the
+ * first rank that holds the element. Norms and checkpoints include only the elements on primary ranks. */
 bool param_is_owned(const Registry *, const Param *);
-/* Like param_is_owned, but compares only ranks that differ on these axes (a mask). Use this function for
- * elements that are sharded over the other axes. */
+/* Like param_is_owned, but compares only ranks that differ on `axes` (a mask), for elements that are sharded
+ * over the other axes. */
 bool param_is_owned_on(const Registry *, const Param *, unsigned axes);
 
 /* ---- parts: the units in which checkpoints and exports store parameters ---- */
@@ -277,10 +279,10 @@ typedef struct Box {
     int64_t offset[2], shape[2];
 } Box;
 
-/* Returns how many rows part `part` has in the full parameter, over all groups. */
+/* Returns the number of rows of part `part` in the full parameter, over all groups. */
 int64_t param_part_rows(const Param *, int part);
-/* Returns how many boxes of a part this rank holds; param_box returns box i. Rows are counted over all groups. No box
- * is empty. */
+/* Returns the number of boxes of a part that this rank holds; param_box returns box i. Row offsets are counted
+ * over all groups. No box is empty. */
 int param_boxes(const Param *, int part);
 Box param_box(const Param *, int part, int i);
 /* Returns the row of this rank's memory that contains row `row` of the part. The row must be in a box. */

@@ -9,7 +9,7 @@ size_t quantized_stage_bytes(const Registry *r) {
     return (size_t)most * dtype_size(r->storage);
 }
 
-/* Returns the number of elements. Sets the tensors' addresses if there is memory. */
+/* Returns the number of elements. If there is memory, sets the tensors' addresses. */
 static int64_t lay(Registry *r) {
     int64_t at = 0;
     for (int i = 0; i < r->n; i++) {

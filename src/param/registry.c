@@ -72,8 +72,7 @@ size_t registry_bytes(const Registry *r) {
            registry_flat_bytes(r, FLAT_MASTERS);
 }
 
-/* The rows to draw. They start at row `first`, and are limited to elements [begin, end) of the flat
- * layout. */
+/* The rows to draw, which start at row `first` and are limited to elements [begin, end) of the flat layout. */
 typedef struct Draw {
     const Param *param;
     int64_t first, begin, end;
@@ -110,7 +109,7 @@ static void draw_rows(void *arg, int64_t begin, int64_t end) {
 }
 
 static void draw(Registry *r, const Param *p, int64_t first, int64_t rows, uint64_t seed) {
-    /* with fewer elements, a second thread costs more time than it saves */
+    /* for fewer elements, a second thread costs more time than it saves */
     enum { ELEMENTS_PER_THREAD = 2048 };
     const FlatRange held = r->ranges[FLAT_MASTERS][p->bucket];
     const int64_t from = p->offset + first * p->columns, to = from + rows * p->columns;
@@ -173,7 +172,7 @@ bool grads_are_unwritten(const Registry *r) {
 }
 
 /* Parameters that are not trained, and the gaps between parameters in the flat buffer, have no gradient, so
- * the buffer stays 0 there. */
+ * these elements of the buffer stay 0. */
 void grad_mark_unwritten(Param *p) {
     if (param_is_trained(p)) p->main_grad.flags &= (uint8_t)~TENSOR_ACCUM;
 }

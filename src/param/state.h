@@ -1,6 +1,6 @@
 /* State that a module keeps between passes and steps in addition to its parameters: FP8 scales and weights,
- * expert biases, counters. A module's constructor registers each state once. Allocation, zeroing and the handling of a
- * step's events loop over all states. */
+ * expert biases, counters. A module's constructor registers each state once. The code that allocates, zeroes
+ * and handles a step's events loops over all states. */
 #pragma once
 
 #include "comm/comm.h"
@@ -10,20 +10,20 @@
  * entire buffer, whose values are in `master`. The initial values are zeros. */
 Param *state_buffer(Registry *, const char *name, int ndim, const int64_t *dim);
 
-/* Registers n counters, and returns them as F64 [n]. Passes add to the counters (COMM_SUM) or replace them
- * with a larger value (COMM_MAX). Counters are zeroed when a step begins. All of a model's counters with the
- * same reduction form one block, so that one all-reduce combines all ranks' counters. Every rank must
- * register the same counters in the same order, including the counters of layers on other ranks. The returned
- * address is stable. states_allocate sets the tensor's data. */
+/* Registers n counters, and returns them as F64 [n]. A pass adds to a counter (COMM_SUM), or replaces the
+ * counter if a value is larger (COMM_MAX). Counters are zeroed when a step begins. All of a model's counters
+ * with the same reduction form one block, so that one all-reduce combines the counters of all ranks. Every rank
+ * must register the same counters in the same order, including the counters of layers on other ranks. The
+ * returned address is stable. states_allocate sets the tensor's data. */
 Tensor *state_counters(Registry *, CommReduction, int64_t n);
 
 /* The context in which an event happens. */
 typedef struct StateContext {
     Device *device;
-    const Layout *layout; /* NULL if there is only one rank; `comm` is then also NULL */
+    const Layout *layout; /* `layout` and `comm` are NULL if there is only one rank */
     Comm *comm;
     int64_t tokens; /* for `prepare`: number of tokens in one pass on this rank */
-    bool training;  /* for `refresh`: true for the values of a training step, false for an evaluation */
+    bool training;  /* for `refresh`: whether the next passes are a training step, not an evaluation */
 } StateContext;
 
 /* The handlers for a module's state. Each handler may be NULL. */
@@ -42,7 +42,8 @@ typedef struct StateKind {
 
 /* Registers a state. Both arguments must outlive the registry. */
 void state_add(Registry *, const StateKind *, void *self);
-/* Returns the i-th state of this kind in registration order, or NULL if there are no more. */
+/* Returns the i-th state of the given kind in registration order, or NULL if there are at most i such
+ * states. */
 void *state_find(const Registry *, const StateKind *, int i);
 
 /* Allocates the counters and all states' memory. Call this function after registry_allocate. `positions` is the maximum

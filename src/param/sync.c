@@ -9,18 +9,19 @@
 #include "param/gather.h"
 #include "param/bucket_pool.h"
 
-enum { SLOTS = 2 }; /* one to which a sweep adds, and one that is being summed */
+enum { SLOTS = 2 }; /* one slot to which a sweep adds, and one slot that is being summed */
 
 typedef struct Piece {
     int64_t to_come; /* number of sync_ready calls before the bucket's sum can start */
-    int64_t adding;  /* stages 2 and 3: number of parameters between sync_grad and sync_ready */
+    /* stages 2 and 3: number of parameters for which sync_grad, but not yet sync_ready, has been called */
+    int64_t adding;
     CommWork *work;
-    void *slot; /* stages 2 and 3: the full bucket's gradients, while a sweep adds to them */
+    void *slot; /* stages 2 and 3: the full bucket's gradients while a sweep accumulates them */
     /* whether the sum starts immediately, because no attention op followed in an earlier sweep */
     bool at_once;
     /* stages 2 and 3: true until the first sum is added to this rank's part of the main gradients */
     bool unwritten;
-    int64_t started; /* number of this sum, in the order in which sums were started */
+    int64_t started; /* the sum's number, in the order in which sums were started */
 } Piece;
 
 struct Sync {
@@ -28,13 +29,13 @@ struct Sync {
     Comm *comm; /* NULL if no data is transferred */
     Gather *gather;
     Piece *piece; /* [n_buckets] */
-    /* [parameter number], at stages 2 and 3: whether the parameter is between sync_grad and sync_ready */
+    /* [parameter number], at stages 2 and 3: whether sync_grad, but not yet sync_ready, has been called */
     bool *adding;
     BucketPool slots, small_slots; /* small_slots: for buckets whose mates have FP8 weights */
     int next;                      /* stages 0 and 1: the first bucket whose sum has not been started */
     /* stages 2 and 3: the bucket whose sum starts at the next attention op, or -1 if there is none */
     int due;
-    int64_t started; /* how many sums have been started */
+    int64_t started; /* number of sums that have been started */
     bool finished;   /* true if no step is in progress, or if all sums of the step are complete */
     void *message;   /* the gradients to sum over tensor-parallel ranks */
     int64_t message_elements;
@@ -164,8 +165,8 @@ static void finish_oldest(Sync *s, const BucketPool *slots) {
     finish(s, found);
 }
 
-/* Starts the sum that is due. `attention` is true if an attention op follows. If `attention` is false, later
- * sums of this bucket will start immediately. */
+/* Starts the sum that is due. `attention` states whether an attention op follows. If no attention op follows,
+ * later sums of this bucket will start immediately. */
 static void start_due(Sync *s, bool attention) {
     const int k = s->due;
     if (k < 0) return;
@@ -177,8 +178,8 @@ static void start_due(Sync *s, bool attention) {
 /* Returns whether gradients are being added to the bucket's slot, at stages 2 and 3. */
 static bool is_open(const Sync *s, int k) { return s->piece[k].slot && !is_summing(s, k); }
 
-/* Returns how many slots are needed. Each slot that stays open requires an additional slot. For example, a
- * sweep adds to the gradient of tied embeddings both at its start and at its end. */
+/* Returns the number of slots that are needed. Each slot that stays open requires an additional slot. For
+ * example, a sweep adds to the gradient of tied embeddings both at its start and at its end. */
 static int slots_wanted(Sync *s, const BucketPool *slots) {
     int open = 0;
     for (int k = 0; k < s->registry->n_buckets; k++)
@@ -226,7 +227,7 @@ void sync_ready(Sync *s, Param *p) {
         if (data->overlap_grads && !waits) start_until(s, false);
     } else if (s->piece[k].to_come <= 0 && !s->piece[k].adding) {
         s->piece[k].to_come += bucket(s, k)->n;
-        if (!is_open(s, k) || s->due == k) return; /* this sweep's sum has started or is due */
+        if (!is_open(s, k) || s->due == k) return; /* the sum of this sweep has started or is due */
         start_due(s, false);
         s->due = k;
         if (!waits) start_due(s, false);
@@ -287,8 +288,8 @@ static int copy_of(const Registry *r, const Param *p) {
     return i;
 }
 
-/* Sums copies whose ranks are not evenly spaced, and therefore do not form a group. Each copy is added to the first
- * copy, whose rank then sends the sum to the others. */
+/* Sums a parameter's copies if their ranks are not evenly spaced, and therefore do not form a group. Each copy
+ * is added to the first copy, whose rank then sends the sum to the other ranks. */
 static void over_pairs(Sync *s, const Param *p, const Tensor *part) {
     const Registry *r = s->registry;
     const int own = copy_of(r, p), n = p->n_holders;
@@ -345,8 +346,8 @@ static void over_copies(Sync *s) {
 
 typedef enum Direction { COUNT, PACK, UNPACK } Direction;
 
-/* Copies this rank's part of the gradients that are summed over `axes` to the message (PACK) or back (UNPACK), in flat
- * order. Returns the number of elements. */
+/* Copies this rank's part of the gradients that are summed over `axes` to the message (PACK), or back from the
+ * message (UNPACK), in flat order. Returns the number of elements. */
 static int64_t move(Sync *s, unsigned axes, Direction way) {
     Registry *r = s->registry;
     int64_t at = 0;
@@ -405,8 +406,8 @@ void sync_finish(Sync *s) {
     for (int k = s->next; k < n; k++) s->piece[k].at_once |= !is_shared(s, k);
     start_until(s, true);
     start_due(s, false);
-    for (int k = 0; k < n; k++)
-        if (is_open(s, k)) start(s, k); /* a parameter in the bucket had no gradient */
+    for (int k = 0; k < n; k++) /* a parameter in the bucket had no gradient, so the sum was not started */
+        if (is_open(s, k)) start(s, k);
     for (int k = 0; k < n; k++) {
         Tensor part = part_of(s, k);
         finish(s, k);
