@@ -190,8 +190,8 @@ static uint64_t noise_key(const Param *p, const char *site) {
     return hash64(p->spec.name, strlen(p->spec.name), hash_name(site));
 }
 
-/* Adds noise to a gradient, except to elements that are exactly 0. Such elements are empty sums, such as the
- * embedding gradient of a token that does not occur. */
+/* Adds noise to a gradient, except to elements that are exactly 0. An element is exactly 0 if it is an empty
+ * sum, such as the embedding gradient of a token that does not occur. */
 static void perturb_gradient(const Param *p, Device *device, const Noise *noise, uint64_t seed,
                              int64_t step) {
     const int64_t n = param_logical_count(p);
@@ -292,8 +292,8 @@ static void wait_for_all(Comm *comm) {
         comm_run(comm, &(CommCall){.kind = COMM_BARRIER, .group = comm_everyone(comm), .site = "weights"});
 }
 
-/* Sets the weights that the threads in a process share. One thread sets them after all threads have finished reading
- * the previous weights. */
+/* Sets the weights that the threads in a process share. One thread sets the weights after all threads have
+ * finished reading the previous ones. */
 static void share_weights(const CaseRun *c, Comm *comm) {
     wait_for_all(comm);
     if (!comm || comm_processes() > 1 || comm_rank(comm) == 0) set_weights(c->of, &c->noise);
@@ -366,8 +366,9 @@ Err case_run_turns(const Case *of, const Config *config, const CaseTurn *turns, 
     case_set_loss_scale(c);
     if (watch && (watch->trace || watch->probe))
         c->cuda_graph_impl = CUDA_GRAPH_NONE; /* ops in a replayed graph are not traced */
+    /* number of rows in the tables that the case reads */
     if (all.each.config.derived.rotary_dim)
-        all.each.config.derived.max_position_embeddings = /* the number of table rows that the case reads */
+        all.each.config.derived.max_position_embeddings =
             c->seq_length > of->golden->all.shape.positions ? c->seq_length : of->golden->all.shape.positions;
     const bool has_logits =
         (!watch || watch->logits) && config_ranks(c) == 1 && safetensors_find(of->golden->oracle, "logits");

@@ -11,7 +11,7 @@
 typedef struct Case {
     const Golden *golden; /* owned by the caller; must outlive the case */
     Model *init;          /* the full model in F64, with the initial parameters of the last case_run */
-    double *first;        /* the initial parameters of the case, in the layout of `init` */
+    double *first;        /* the case's initial parameters, in the layout of `init` */
     HfMap map;            /* maps the parameters of `init` to the oracle's tensors */
     /* at: offset of each of the map's tensors in a Trace's arrays; total: number of elements in each array */
     int64_t *at, total;
@@ -58,7 +58,7 @@ typedef struct Noise {
     double weights, gradients;
 } Noise;
 
-/* A run's callbacks, each of which is called on every rank and may be NULL. */
+/* A run's callbacks. Each callback is called on every rank, and may be NULL. */
 typedef struct CaseWatch {
     /* called after the parameters are set, before step 0 */
     void (*begin)(void *arg, Trainer *);
@@ -69,12 +69,13 @@ typedef struct CaseWatch {
     TapeTrace *trace;                                          /* called with `arg` for ops of all tapes */
     TapeProbe *probe;
     void *arg;
-    /* whether to compute the full logits, in an additional forward pass before the first step. `trace` and `probe`
-     * are also called for this pass. */
+    /* whether to compute the full logits, in an additional forward pass before the first step. `trace` and
+     * `probe` are also called for the additional pass. */
     bool logits;
     bool quantises; /* whether --fp8-format also applies to fp64 runs, which otherwise ignore it */
-    bool on_host;   /* whether the watch accesses tensors in place; if so, tensors must be in host memory */
-    int64_t steps;  /* number of steps to run; 0 means all of the case's steps */
+    /* whether the watch accesses tensors in place, which requires tensors to be in host memory */
+    bool on_host;
+    int64_t steps; /* number of steps to run; 0 means all of the case's steps */
 } CaseWatch;
 
 /* Runs all steps in the lane and layout that the options set. fp16 uses the loss scale 64 unless the options set
@@ -90,7 +91,7 @@ typedef struct CaseTurn {
 } CaseTurn;
 Err case_run_turns(const Case *, const Config *, const CaseTurn *, int n);
 /* Like case_run, but on one rank and in the given lane. The lanes fp64 and exact run without FP8, unless
- * watch->quantises is set. fp64, the ground truth, runs on the CPU. */
+ * watch->quantises is set. The fp64 lane, which is the ground truth, runs on the CPU. */
 Err case_run_alone(const Case *, Lane, Noise, const CaseWatch *, Trace *out);
 /* Sets the loss scale that case_run uses for fp16. */
 void case_set_loss_scale(Config *);

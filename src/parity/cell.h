@@ -1,9 +1,10 @@
-/* One cell in a sweep: a case in a lane and a layout. The lanes' criteria are
+/* One cell in a sweep: a case in a lane and a layout. The criterion depends on the lane:
  *
- *   fp64, fp32   within parity.h's bounds, compared with the oracle and with the lane's one-rank run
- *   exact        bitwise equal to the one-rank run (compared by a hash of all losses and all final
- *                parameters); the one-rank run must pass its verdict against the oracle
- *   lower        precision.h's verdict for this layout, and the verdict for the same options in fp64
+ *   fp64, fp32   The results are within the bounds of parity.h, compared with the oracle and with the lane's
+ *                one-rank run.
+ *   exact        The results are bitwise equal to the one-rank run's, according to a hash of all losses and all
+ *                final parameters, and the one-rank run passes its verdict against the oracle.
+ *   lower        The layout passes the verdict of precision.h, and the same options pass the verdict in fp64.
  *
  * A non-finite number fails in every lane. */
 #pragma once

@@ -169,13 +169,13 @@ static double start_of(const Rows *r, Direction towards, int64_t i) {
  * wanted experts. A margin of 0 means that the router already selects them. */
 static void lower_margins(const Rows *r, const double *const *wanted, Direction towards, double *margin) {
     enum { HALVINGS = 40 };
-    const double widest = 64; /* rounding cannot swap two experts whose logits differ by this much */
+    const double widest = 64; /* rounding cannot swap two experts whose logits differ by more than `widest` */
     double *low = mem_zero((size_t)r->n + 1, sizeof *low), *high = mem_zero((size_t)r->n + 1, sizeof *high),
            *by = mem_zero((size_t)r->n + 1, sizeof *by);
     int64_t *chosen = mem_alloc((size_t)(r->n * r->topk + 1) * sizeof *chosen);
     for (int64_t i = 0; i < r->n; i++) high[i] = INFINITY;
     for (int round = 0; round < HALVINGS + 2;
-         round++) { /* tries no push, then the widest push, then bisects */
+         round++) { /* first tries no push, then the widest push, and then bisects */
         choose_pushed(r, wanted, by, towards, chosen);
         for (int64_t i = 0; i < r->n; i++) {
             const bool reached = same_choice(r, i, chosen, wanted[i]);
@@ -191,7 +191,7 @@ static void lower_margins(const Rows *r, const double *const *wanted, Direction 
 
 static double largest_margin(const Rows *r, const double *const *wanted, const double *const *followed,
                              const bool *differs) {
-    /* if experts have no groups, all of these values give equal results */
+    /* if experts have no groups, all values of `beside` give equal results */
     static const double beside[] = {-1, -0.5, 0, 0.5, 1};
     const int directions =
         ((const RouteAttr *)r->call->attr)->groups > 1 ? (int)(sizeof beside / sizeof *beside) : 1;

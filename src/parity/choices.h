@@ -16,10 +16,10 @@ typedef struct Choices {
     int64_t steps, routers, samples, seq, topk, experts; /* routers is 0 if the case has no experts */
     double *expert; /* [steps, routers, CHOICES_PASSES, samples, seq, topk]; -1 if no expert was selected */
     double *logits; /* [steps, routers, samples, seq, experts]; -infinity if there is no logit */
-    /* [steps, routers]: the largest margin (choices_probe) among tokens for which the following run would
-     * have selected other experts */
+    /* [steps, routers]: the largest margin (choices_probe) among those tokens for which the following run by
+     * itself would select other experts */
     double *margin;
-    int64_t flips; /* how often the following run would have selected other experts */
+    int64_t flips; /* number of times that the following run by itself would select other experts */
 } Choices;
 
 enum { CHOICES_PASSES = 2 };
@@ -48,13 +48,14 @@ typedef struct ChoiceProbe {
 
 /* Begins a step. Each rank must call this function before each step. */
 void choices_step(ChoiceProbe *, int rank, int64_t step);
-/* Merges all ranks' records in all processes. Call this function after each step. */
+/* Merges the records of all ranks, so that every process has all records. Call this function after each
+ * step. */
 void choices_merge(ChoiceProbe *, Comm *, int64_t step);
 /* A TapeProbe for the ranks of a run. Records the experts that the routers select and, if `follow` is set,
  * replaces them with the experts in `follow`. If the experts differ, the margin is an upper bound on the
- * smallest change in the logits that makes the router select the followed experts. A number d is added to
- * these experts' logits, and subtracted from those of all other experts. If the router limits groups, several
+ * smallest change in the logits that makes the router select the followed experts. A number d is added to these
+ * experts' logits, and subtracted from those of all other experts. If the router limits groups, several
  * multiples of d are tried for other experts in the same groups. There are two searches: one starts from the
  * router's logits, and one from the followed run's logits. The second search adds to d the largest difference
- * between these logits. The margin is the smallest result. */
+ * between the two runs' logits. The margin is the smallest result. */
 void choices_probe(ChoiceProbe *, const Tape *, TapePoint, const OpDef *, const Call *);

@@ -9,7 +9,7 @@
 
 /* ---- one tensor ---- */
 
-/* A part in one checkpoint, and the n boxes into which it is divided. */
+/* A part in one checkpoint, and the n boxes into which the part is divided. */
 typedef struct Part {
     const Ckpt *ckpt;
     const CkptTensor *boxes;

@@ -15,7 +15,7 @@ typedef struct TensorError {
     int64_t worst;      /* flat index of the element with the largest elementwise error */
 } TensorError;
 
-/* The scale of a quantity. Errors in near-zero tensors are relative to this scale. */
+/* The scale of a quantity. Errors in near-zero tensors are relative to the quantity's scale. */
 typedef struct Scale {
     double norm, rms; /* maxima over all of the quantity's tensors */
 } Scale;
@@ -24,7 +24,7 @@ void scale_add(Scale *, const double *oracle, int64_t n);
 /* Computes a tensor's errors; its rows have `width` elements. If a value is not finite, the errors are infinite. */
 TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64_t width, const Scale *);
 
-/* The bound for quantities that must be equal: any nonzero error exceeds it. */
+/* The bound for quantities that must be equal, which any nonzero error exceeds. */
 #define BOUND_EQUAL 0x1p-1000
 
 enum { NO_RANK = -1 };
@@ -42,8 +42,8 @@ typedef struct Row {
     int64_t tensors;
     float layer[ROW_LAYERS + 1]; /* ratio of error to bound for the layer's worst tensor */
     bool pass;
-    /* Whether `error` is the smallest error that the other rows would reject. A large value does not imply a wrong
-     * result. */
+    /* Whether `error` is the smallest error that the other rows would reject. A large value means that the
+     * tests are insensitive, not that a result is wrong. */
     bool is_power;
 } Row;
 
@@ -54,7 +54,7 @@ double row_excess(const Row *);
 /* The error and the bound whose ratio row_excess returns. */
 typedef struct RowPair {
     double error, bound;
-    /* whether this is the worst element's error; otherwise, it is the tensor's error */
+    /* whether the error is that of the worst element, instead of the entire tensor */
     bool is_element;
 } RowPair;
 RowPair row_pair(const Row *);
@@ -71,8 +71,8 @@ typedef struct Report {
 /* Adds an empty row. */
 Row *report_row(Report *, const char *quantity);
 bool report_passes(const Report *); /* also true if there are no rows */
-/* Returns whether only power rows fail. In this case, all results are within their bounds, but the bounds are
- * too wide. */
+/* Returns whether only power rows fail. If so, all results are within their bounds, but the bounds are too
+ * wide. */
 bool report_is_weak(const Report *);
 void report_print(const Report *, Str *out);
 /* Appends row_describe's text for each failing row, with a prefix, on a separate line. */

@@ -8,8 +8,9 @@
 #include "base/str.h"
 
 typedef struct DiffOptions {
-    double bound;     /* the largest relative difference that passes; NaN if only equal values pass */
-    bool common;      /* whether items that only one side has are ignored, not counted as differences */
+    double bound; /* the largest relative difference that passes; NaN if only equal values pass */
+    /* whether items that only one side has are ignored, instead of counted as differences */
+    bool common;
     const char *only; /* compares only quantities or tensors whose names contain this text; NULL means all */
 } DiffOptions;
 
@@ -35,8 +36,8 @@ void diff_note(Diff *, double relative, const char *fmt, ...) __attribute__((for
 double diff_relative(double a, double b);
 /* Returns whether two values are bitwise equal, or both NaN. */
 bool diff_same(double a, double b);
-/* Formats two numbers, such as "5.8835" and "6.0604", with at least 6 digits. Uses more digits if needed to distinguish
- * the numbers. */
+/* Formats two numbers, such as "5.8835" and "6.0604", with at least 6 digits. Uses more digits if they are
+ * needed to distinguish the numbers. */
 typedef struct DiffPair {
     char a[32], b[32];
 } DiffPair;

@@ -97,9 +97,9 @@ static Err read_curve(Golden *g, const char *path) {
 
 /* ---- batches.safetensors ---- */
 
-/* The tensors in batches.safetensors. Their shape is [steps, samples, elements in the field], or [steps,
- * samples] for a field with one number per sample. A length is stored as a mask over the counted elements:
- * ones followed by zeros. */
+/* The tensors in batches.safetensors. A tensor's shape is [steps, samples, elements in the field], or [steps,
+ * samples] if the field has one number per sample. A length is stored as a mask over the counted elements: ones
+ * followed by zeros. */
 static const struct {
     const char *name;
     FieldId field;
@@ -245,9 +245,8 @@ static Err lacks_field(FieldId field, const Config *c) {
     return e;
 }
 
-/* Weights, positions and starts may be missing, because they have defaults. Token types and sentence labels
- * may be present even if this model does not read them, because the model reads them only with certain
- * options. */
+/* Weights, positions and starts may be missing, because they have defaults. Token types and sentence labels may
+ * be present even if this model does not read them, because only certain options make a model read them. */
 Err golden_check(const Golden *g, const Config *c) {
     Arena *arena = arena_new();
     const FieldSet all = model_plan(c, arena).sample.fields;

@@ -33,16 +33,16 @@ typedef struct Golden {
  * incomplete. */
 Err golden_open(const char *dir, Golden **);
 void golden_close(Golden *);
-/* Sets the options that run.conf omits. These are the sizes that follow from the case's tensors (vocab-size,
- * seq-length, batch sizes, train-iters), and the oracle's conventions (loss per token, no dropout), which differ from
+/* Sets the options that run.conf omits: the sizes that follow from the case's tensors (vocab-size, seq-length,
+ * batch sizes, train-iters), and the oracle's conventions (loss per token, no dropout), which differ from
  * Megatron-LM's defaults. For a T5 model without scaled logits, the oracle may have tied the output layer
  * (hf_config_fit). */
 void golden_complete(const Golden *, Config *);
 /* Checks that the batches have exactly the fields that the model described by the options reads, and that
  * token ids and masks are valid. */
 Err golden_check(const Golden *, const Config *);
-/* If the last command line contains options that set the number of steps, reports an error for each of them,
- * because the case sets this number. */
+/* If the last command line contains options that set the number of steps, reports an error for each such
+ * option, because the case sets the number of steps. */
 void golden_refuse(Args *);
-/* Loads those samples of a step whose indices are batch->indices. */
+/* Loads the samples of a step whose indices are in batch->indices. */
 void golden_batch(const Golden *, int64_t step, Batch *);

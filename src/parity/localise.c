@@ -12,7 +12,7 @@
 
 /* The bound on errors. Two correct fp64 runs differ by about 1e-12, and a fault causes a far larger error. */
 static const double BOUND = 1e-8;
-/* A tensor's error is relative to its RMS or, if larger, to this fraction of the largest RMS among tensors of its
+/* A tensor's error is relative to its RMS or, if larger, to SHARE times the largest RMS among tensors of its
  * kind. */
 static const double SHARE = 1e-6;
 
@@ -131,8 +131,8 @@ static const Record *whole_of(const Search *s, const Record *r) {
     return log_find(s->ref, r);
 }
 
-/* Finds the first wrong record in the order of the one-rank run, so that the inputs of this record are
- * correct. The result of a collective comes after the value from which it was computed. */
+/* Finds the first wrong record in the order of the one-rank run, so that the inputs of this record are correct.
+ * A collective's result comes after the value from which the collective computed it. */
 static void find_first(Search *s) {
     int64_t first = INT64_MAX;
     for (int rank = 0; rank < s->ranks; rank++)
@@ -302,7 +302,7 @@ static const Record *unsummed(const Search *s) {
     return summand_axes(s, from) && !summand_axes(s, f) ? from : NULL;
 }
 
-/* Returns whether the update of the parameter was correct. If it was, the fault is in the all-gather of
+/* Returns whether the update of the parameter was correct. If so, the fault is in the all-gather of
  * parameters. */
 static bool was_right(const Search *s) {
     const Record *f = s->found;

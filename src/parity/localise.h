@@ -7,8 +7,8 @@
 typedef struct Finding {
     /* confirmed: whether the step's errors are within the bound if the one-rank run's tensor replaces this tensor */
     bool found, confirmed;
-    /* The step, counted from 1, in whose update the one-rank run is also wrong. All ops agree with the
-     * one-rank run until this update. 0 if there is no such step. */
+    /* The step, counted from 1, whose update is also wrong in the one-rank run, or 0 if there is none. Before
+     * this update, all ops agree with the one-rank run. */
     int64_t agrees_until;
     /* step: counted from 0; sample: the microbatch's first sample, or -1 at the end of the step */
     int64_t step, sample;
@@ -21,10 +21,10 @@ typedef struct Finding {
     char signature[160]; /* such as "scaled by 2" or "summand of rank 1 is missing" */
 } Finding;
 
-/* Localises a fault in lane fp64 or exact, given the trace `ours`, which differs from the one-rank trace
- * `one`. Runs both again, records every tensor in the first step that differs, and compares the tensors. Then
+/* Localises a fault in lane fp64 or exact, given the trace `ours`, which differs from the one-rank trace `one`.
+ * Runs both layouts again, records every tensor in the first step that differs, and compares the tensors. Then
  * runs the layout a third time with the found tensor replaced. `found` is false if the error of every
- * comparable tensor is within the bound. The search ends after the first step in which `truth`, the fp64 run
- * on one rank, differs from the oracle. Differences in later steps are only consequences. */
+ * comparable tensor is within the bound. The search ends after the first step in which `truth`, the fp64 run on
+ * one rank, differs from the oracle. Differences in later steps are only consequences of earlier ones. */
 void localise(const Case *, const Config *, const Trace *ours, const Trace *one, const Trace *truth,
               Finding *);

@@ -31,7 +31,7 @@ typedef struct Log {
     const char *path;
     json_t *options;     /* the last run's options, or NULL if the log has no header */
     LogStep *steps;      /* [n], ascending */
-    int64_t n, replaced; /* replaced: number of records that a restart replaced */
+    int64_t n, replaced; /* replaced: number of records that restarted runs replaced */
     int64_t incomplete;  /* number of incomplete lines that killed runs left */
     /* The number of a line that cannot be parsed, or 0 if there is none. The line counts as incomplete if a run's
      * header follows, and otherwise as an error. */
@@ -39,7 +39,7 @@ typedef struct Log {
     json_error_t why; /* the parser's error in the line `broken` */
 } Log;
 
-/* Returns whether the quantity is a measured time or rate. These quantities vary from run to run. */
+/* Returns whether the quantity is a measured time or rate, which varies from run to run. */
 static bool is_time(const char *name) {
     static const char *const TIMES[] = {"seconds", "tokens_per_second", "tflops"};
     for (size_t i = 0; i < sizeof TIMES / sizeof *TIMES; i++)
@@ -257,7 +257,8 @@ static Err read_log(const char *path, Names *names, Log *log) {
 /* ---- comparison ---- */
 
 typedef struct Quantity {
-    int64_t steps, first, beyond, largest_at; /* `first` and `beyond` are steps, or -1 if there is none */
+    /* `first` and `beyond` are steps, or -1 if there is no such step */
+    int64_t steps, first, beyond, largest_at;
     double largest;
 } Quantity;
 

@@ -13,8 +13,8 @@
 
 /* ---- judging ---- */
 
-/* The arguments that all judging functions take. The exact and the noisy runs are in fp64. In the fp64 lane, `ours` is
- * the exact run. */
+/* The arguments that all judging functions take. The exact run and the noisy runs use fp64. In the fp64 lane,
+ * `ours` is the exact run. */
 typedef struct Judge {
     const Case *of;
     ParityReport *report;

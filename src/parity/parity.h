@@ -12,7 +12,7 @@
  * as the rounding that it models, so linearity is not assumed. The bound does not depend on the oracle. A
  * wrong formula changes all runs equally and does not widen the bound.
  *
- * Lower precision. The options must first pass the fp64 verdict on one rank, so a wrong formula or option
+ * Lower precision. The options must first pass the fp64 verdict on one rank, so that a wrong formula or option
  * fails in any precision. The low-precision run is then judged against fp64 (precision.h). */
 #pragma once
 
@@ -23,11 +23,11 @@
 #include "parity/golden.h"
 #include "parity/precision.h"
 
-/* The maximum number of noise draws. A tensor's error is often the error of its most sensitive element, such
- * as an element with a nearly zero gradient in an Adam update. A single draw may barely change this element.
- * The probability that a normal number exceeds 8 times another one is 8 %. The probability that a normal
- * number exceeds 8 times the largest of three others is only 0.2 %. More draws can only widen a bound, so
- * drawing stops when all tensors pass. */
+/* The maximum number of noise draws. A tensor's error is often the error of its most sensitive element, such as
+ * an element with a nearly zero gradient in an Adam update. A single draw may barely change such an element.
+ * The probability that a normal number exceeds 8 times another normal number is 8 %. The probability that it
+ * exceeds 8 times the largest of three others is only 0.2 %. More draws can only widen a bound, so drawing
+ * stops when all tensors pass. */
 enum { PARITY_DRAWS = 3 };
 
 typedef struct ParityReport {

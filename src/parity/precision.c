@@ -31,7 +31,7 @@ typedef struct Judge {
     bool refuted; /* whether a row has failed in a way that more draws cannot change */
 } Judge;
 
-/* The number of steps per draw: enough to test warm-up, moments and decay. */
+/* The number of steps per draw, which suffices to test warm-up, moments and decay. */
 enum { STEPS = 8 };
 
 bool precision_is_low(const Config *c) {
@@ -132,7 +132,7 @@ static Err run_fp64(Judge *p, int draw, const Trace *followed, bool stores, Trac
 
 /* Records the types that a run in the lane stores. */
 static Err record_types(Judge *p) {
-    if (p->config.lane == LANE_EXACT) return ERR_OK; /* this lane rounds every op's outputs */
+    if (p->config.lane == LANE_EXACT) return ERR_OK; /* the exact lane rounds the outputs of every op */
     Trace *out = trace_new(p->of);
     Watch w = {.storage = {.log = &p->log, .lane = &p->config}};
     const CaseWatch watch = {.trace = on_record, .arg = &w, .logits = true, .steps = p->steps};
@@ -292,8 +292,8 @@ static double largest_element(const Magnitudes *t, const double *noise, const do
     return largest;
 }
 
-/* Judges single elements. By chance, a row may have almost no rounding error. Its noise therefore counts as at least a
- * small part of the tensor's noise, plus the arithmetic error. */
+/* Judges single elements. By chance, a row may have almost no rounding error. The noise of each row is
+ * therefore at least a small part of the tensor's noise, plus the arithmetic error. */
 static void judge_elements(const Magnitudes *t, double tensor_noise, double tensor_size, Judgement *j) {
     const int64_t rows = (t->n + t->width - 1) / t->width;
     double *noise = mem_zero((size_t)rows, sizeof *noise),
@@ -310,7 +310,7 @@ static void judge_elements(const Magnitudes *t, double tensor_noise, double tens
     free(noise);
 }
 
-/* Returns the smallest e such that these errors plus e times the quantity, with the given sign, are rejected. */
+/* Returns the smallest e for which the errors plus e times the quantity, with the given sign, are rejected. */
 static double power_of_error(const Moments *m, double limit, double sign, int n) {
     double low = 1e-15, high = 1e3;
     while (high > 1.0001 * low) {
@@ -450,7 +450,7 @@ static bool module_same(const char *a, const char *b) {
 }
 
 /* Adds the report's power row, with the modules in map order. A fault is assumed to scale all gradients or
- * updates of a module together, so the power of a module is that of its most sensitive tensor. A single
+ * updates of a module together, so the power of a module is the power of its most sensitive tensor. A single
  * tensor may have almost no power. For example, the bias of BERT's sentence head has two numbers that always
  * change together. A module outside layers is judged at twice the gate, because the embeddings' gradients
  * contain the noise from all layers. */
@@ -532,8 +532,8 @@ static void judge_router_logits(Judge *p) {
                   NO_RANK);
 }
 
-/* Judges the routing. A router may select experts that fp64 does not select only if the margin is within the
- * error of the logits. Another row judges this error. */
+/* Judges the routing. Only if the margin is within the error of the logits may a router select experts that
+ * fp64 does not select. Another row judges the error of the logits. */
 static void judge_choices(Judge *p) {
     const Choices *c = &p->draw[0].y->choices;
     if (!c->routers) return;

@@ -6,18 +6,19 @@
  * runs use the experts that x selected (choices.h). The correctness of y is judged separately, by the fp64
  * verdict against the oracle (parity.h). Over S draws, each tensor must satisfy the following conditions:
  *
- *   error    R = median |x - y| / median |z - y| <= 1.5 exp(6 v), where v is the standard error of log R
- *   element  e(x) <= max(4, 2 e(z)), where e(x) is the largest element of min |x - y| over the draws, in units of the
- *            rms of z - y in the element's row
- *   scale    |mean a(x) - a(z)| <= 8 sqrt(2 / S) rms a(z), where a(x) = <x - y, y> / <y, y>. This detects a common
- *            factor. For updates, the weights are a second direction a, which detects a wrong weight decay.
+ *   error    R = median |x - y| / median |z - y| <= 1.5 exp(6 v), where v is the standard error of log R.
+ *   element  e(x) <= max(4, 2 e(z)), where e(x) is the largest element of min |x - y| over the draws, in units
+ *            of the rms of z - y in the element's row.
+ *   scale    |mean a(x) - a(z)| <= 8 sqrt(2 / S) rms a(z), where a(x) = <x - y, y> / <y, y>. This condition
+ *            detects a common factor. For updates, the weights are a second direction a, which detects a wrong
+ *            weight decay.
  *
  * The power is the smallest |e| for which one of these tests rejects a tensor scaled by 1 + e. A fault is
- * assumed to scale all gradients or updates of a module together, so the power of a module is that of its
- * most sensitive tensor. The modules are the layers and, outside layers, each linear layer, norm and
- * embedding table. The power must not exceed a threshold, which is called the gate. If a test fails or the
- * power is too low, the number of draws doubles, up to PRECISION_DRAWS. All draws count. A wrong learning
- * rate, storage type or expert selection fails without additional draws. */
+ * assumed to scale all gradients or updates of a module together, so the power of a module is the power of its
+ * most sensitive tensor. The modules are the layers and, outside layers, each linear layer, norm and embedding
+ * table. The power must not exceed a threshold, which is called the gate. If a test fails or the power is too
+ * low, the number of draws doubles, up to PRECISION_DRAWS. All draws count. A wrong learning rate, storage type
+ * or expert selection fails without additional draws. */
 #pragma once
 
 #include "parity/case.h"

@@ -138,8 +138,8 @@ static void name_embedding(const Log *log, Record *r, const Call *call) {
     r->name = log->alike && log->mesh.size[AXIS_PP] > 1 ? 0 : mix(r->name, (uint64_t)positions);
 }
 
-/* Sets the name and the place. Several ops of one kind on one value, such as the rotary embedding of queries and of
- * keys, are distinguished by their order. */
+/* Sets the name and the place of an op's output. Several ops of one kind on one value, such as the rotary
+ * embedding of queries and of keys, are distinguished by their order. */
 static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) {
     const Param *p = parameter_of(op, call);
     const Record *from = NULL;
@@ -435,8 +435,8 @@ static bool same(const Record *a, const Record *b) {
            a->sample == b->sample && a->again == b->again;
 }
 
-/* Builds the index. Collectives create additional records for the same value in other forms. Among these
- * records, log_find returns the first. */
+/* Builds the index. Collectives create additional records for the same value in other forms. log_find returns
+ * the first of these records. */
 void log_index(Log *log) {
     log->slots = 64;
     while (log->slots < 2 * log->n) log->slots *= 2;

@@ -3,10 +3,10 @@
  *   parameters;
  * - parameters before the step, their summed gradients, and parameters after the step.
  *
- * A record's name identifies it in the model, independently of rank and time: the op and its parameter, or the op and
- * the name of its input value. A collective changes only the form of a value, so its record keeps the value's name. A
- * tensor's type determines how it is distributed over ranks (tensor/spmd.h). record_index returns which elements of the
- * full tensor a rank holds. */
+ * A record's name identifies the record in the model, independently of rank and time: the op and its parameter,
+ * or the op and the name of its input value. A collective changes only the form of a value, so its record keeps
+ * the value's name. A tensor's type determines how it is distributed over ranks (tensor/spmd.h). record_index
+ * returns which elements of the full tensor a rank holds. */
 #pragma once
 
 #include "parity/case.h"
@@ -17,7 +17,7 @@ typedef enum RecordKind {
     RECORD_GRADIENT, /* an output's gradient at the start of the op's backward pass */
     RECORD_INPUT,    /* the gradient of input `which`, including earlier contributions */
     RECORD_WEIGHT,   /* the value that the backward pass has added to a parameter's gradient */
-    RECORD_PARTIAL,  /* a summand that an op computed before its collective, without a name */
+    RECORD_PARTIAL,  /* a summand without a name, which an op computed before its collective */
     RECORD_SUM,      /* a parameter's scaled gradient, summed over microbatches and ranks */
     RECORD_NUMBER,   /* a loss, the gradient norm, the clip coefficient or the learning rate */
     RECORD_UPDATED,  /* a parameter after the update */
@@ -84,13 +84,13 @@ Log *logs_new(int ranks, int64_t first, int64_t last);
 void logs_free(Log *, int ranks);
 /* Returns the watch to pass to case_run. */
 CaseWatch logs_watch(Log *);
-/* record_view returns a view of the memory from a live tensor's first element to its last. record_place returns where
- * element k of the tensor's record is in this view. */
+/* record_view returns a view of the memory from a live tensor's first element to its last. record_place returns
+ * the index in this view of element k of the tensor's record. */
 DeviceView record_view(const Log *, const Tensor *live, unsigned mode);
 int64_t record_place(const Tensor *live, int64_t k);
 /* Builds the index for log_find. Call this function after the run. */
 void log_index(Log *);
-/* Returns the record that has the same name, kind, step, ... as `like`, or NULL if there is none. */
+/* Returns the record that matches `like` in name, kind, step and so on, or NULL if there is none. */
 const Record *log_find(const Log *, const Record *like);
 /* Returns an array with the flat index of each element of `r` in the one-rank run's record `whole`, or -1 for
  * padding. The array has tensor_count(&r->shape) elements, and the caller frees it. Returns NULL if the indices

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "base/statistics.h"
 
-/* A bound far above rounding errors and far below the error that any fault causes. */
+/* A bound that is far above rounding errors, and far below the error that any fault causes. */
 static const double CLOSE = 1e-6;
 
 /* Returns whether ||x - a y + b z|| <= CLOSE ||y||. z may be NULL. */

@@ -28,7 +28,7 @@ static void check_type(StorageLog *log, const OpDef *op, const Tensor *x, const 
 }
 
 static void check_types(StorageLog *log, const Config *lane, const OpDef *op, const Call *call) {
-    /* Does not call config_bf16_grads, because a fault in that function must be detected. */
+    /* This test does not call config_bf16_grads, because it must detect a fault in that function. */
     const bool bf16_grads = lane->grad_reduce_in_bf16 || lane->main_grads_dtype == MAIN_GRADS_BF16;
     for (int k = 0; k < CALL_IN; k++)
         if (op->in[k].precise) check_type(log, op, call->in[k], "input", k);
@@ -98,8 +98,8 @@ void storage_round(void *storage, const OpDef *op, const Call *call) {
 
 /* ---- weights and moments ---- */
 
-/* Adds noise to the parts of a flat buffer that the exact lane rounds. Untrained buffers change by fixed
- * amounts that always round in the same way, so these buffers are rounded but receive no noise. */
+/* Adds noise to the parts of a flat buffer that the exact lane rounds. Untrained buffers are rounded but
+ * receive no noise, because they change by fixed amounts that always round in the same way. */
 static void add_noise_to(Storage *s, const Registry *r, FlatBuffer buffer) {
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];

@@ -4,18 +4,18 @@
  *
  * A one-rank run in the lane records which values are stored in 16 bits, as the types of all op outputs, in
  * order. The fp64 run executes the same ops in the same order. The log also counts stored values that are
- * narrower than F32 but should not be. Weights are rounded for forward and backward passes, but master
- * weights are not. The optimizer's moments are rounded after each update if the options require it. In the
- * fp64 run, ops quantize FP8 operands as in the low-precision run. For the exact lane, which rounds to a
- * grid, the prediction adds uniform noise of the same size instead, so that it shares no rounding with the
- * run under test. */
+ * narrower than F32 but should not be. Weights are rounded for forward and backward passes, but master weights
+ * are not. The optimizer's moments are rounded after each update if the options require it. In the fp64 run,
+ * ops quantize FP8 operands as in the low-precision run. The exact lane rounds to a grid. Its prediction adds
+ * uniform noise of the same size instead of rounding, so that the prediction shares no rounding with the run
+ * under test. */
 #pragma once
 
 #include "parity/case.h"
 
 typedef struct StorageCall {
     int16_t op;
-    uint8_t type[CALL_OUT]; /* DTYPES if there is no output */
+    uint8_t type[CALL_OUT]; /* DTYPES means that there is no output */
 } StorageCall;
 
 typedef struct StorageLog {

@@ -52,8 +52,7 @@ static Err at_line(const SweepOptions *o, int64_t line, const char *message) {
     return err_user("%s:%lld: %.*s", o->list, (long long)line, (int)strcspn(message, "\n"), message);
 }
 
-/* Returns whether a cell's options also break a rule on one rank. If they do, the layout is not the
- * reason. */
+/* Returns whether a cell's options also break a rule on one rank, so that the layout is not the reason. */
 static bool is_wrong_on_one_rank(Sweep *s, const Cell *cell, Args *args) {
     Config c = cell->config;
     config_on_one_rank(&c, s->arena);
@@ -137,8 +136,8 @@ static const Cell *find_same(const Sweep *s, const Cell *cell) {
     return NULL;
 }
 
-/* Sets each cell's name, which is its layout. If several cells in a lane have the same layout, the name also contains
- * the cell's words. */
+/* Sets each cell's name, which is its layout. If several cells in a lane have the same layout, their names also
+ * contain the cells' words. */
 static void name_cells(Sweep *s) {
     for (int64_t i = 0; i < s->n_cells; i++) {
         Cell *c = &s->cells[i];
@@ -294,8 +293,8 @@ static void run_alone(void *arg) {
     must(case_run_alone(a->of, a->lane, a->noise, NULL, a->trace));
 }
 
-/* Localises a cell's fault. A fault in a layout does not depend on the precision, so the fault is localised
- * in a lane with little rounding. */
+/* Localises a cell's fault. A layout's fault does not depend on the precision, so it is localised in a lane
+ * with little rounding. */
 static void localise_cell(Cell *cell) {
     const Case *of = &cell->of->run;
     const bool exact = cell->lane == LANE_EXACT;

@@ -1,9 +1,9 @@
 /* Runs golden cases in the lanes and layouts given by a list, and judges each cell (cell.h). A list is a text
  * file with one cell per line, `[case] lane options...`. A case's name is the last component of its folder's
- * path. A cell without a case applies to all cases. A line whose case was not given is ignored if a folder
- * with the case's name is next to the folder of a given case. A line with any other unknown case is a user
- * error, and so is a repeated cell. # begins a comment. Each one-rank reference runs only once per case and
- * lane. Each run uses a separate process (jobs.h), unless `here` is set.
+ * path. A cell without a case applies to all cases. A line whose case was not given is ignored if the folder of
+ * a given case has a sibling folder with the case's name. A line with any other unknown case, or a repeated
+ * cell, is a user error. # begins a comment. Each one-rank reference runs only once per case and lane. Each run
+ * uses a separate process (jobs.h), unless `here` is set.
  *
  * A cell whose layout breaks a rule is skipped, with the rule's error message. A skipped cell does not count as
  * passed. Any other mistake in a cell's options is a user error, such as an unknown option, a number out of range, a

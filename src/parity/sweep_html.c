@@ -298,8 +298,8 @@ static void widen(Axes *a, const GoldenStep *steps) {
             a->low = fmin(a->low, steps[i].loss), a->high = fmax(a->high, steps[i].loss);
 }
 
-/* Draws the loss curves. The oracle's curve is a thick line, and each cell's curve is drawn over it, so equal curves
- * coincide. */
+/* Draws the loss curves. The oracle's curve is a thick line over which the cells' curves are drawn, so equal
+ * curves coincide. */
 static void losses(const Sweep *s, const SweepCase *of, Str *out) {
     const Golden *g = of->golden;
     Axes a = {g->n_steps, INFINITY, -INFINITY};

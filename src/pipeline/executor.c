@@ -32,7 +32,7 @@ struct Executor {
     const RunContext *context;
     const Model *model;
     ExecutorMemory memory;
-    int64_t interleaved; /* number of passes that run interleaved */
+    int64_t interleaved; /* number of passes that are interleaved */
     int64_t unit;        /* number of microbatches per schedule action */
     Fiber **fibers;      /* [interleaved] */
     int n_flows;
@@ -47,7 +47,8 @@ struct Executor {
     Slot *slots;
     int64_t n_slots;
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
-    /* [forward_only]: the largest number of microbatches in any run so far; the kernels of such runs are loaded */
+    /* [forward_only]: the largest number of microbatches in any run so far; the kernels of runs up to this size
+     * are loaded */
     int64_t most[2];
     bool staged;    /* whether messages pass through host memory */
     bool evaluates; /* true if the run has no backward pass */
@@ -215,7 +216,7 @@ void executor_trace(Executor *e, TapeTrace *trace, void *arg) {
 
 /* ---- messages ---- */
 
-/* Returns the pipeline's group of ranks. Gradients use the reversed group. The reversed group has other
+/* Returns the pipeline's group of ranks. Gradients use the reversed group. The reversed group has separate
  * channels, so the two directions are independent, even with two ranks and several chunks. */
 static Group group_of(const Executor *e, PipelineWay way) {
     Group g = mesh_group(&e->context->layout->mesh, 1 << AXIS_PP);
@@ -240,8 +241,8 @@ static CommCall message_call(const Executor *e, CommKind kind, PipelineWay way, 
 
 static bool is_null(const Executor *e) { return e->context->device->kind == DEVICE_NULL; }
 
-/* Opens the channels in advance. Without this function, a group would open its channels at its first message.
- * All ranks must open groups in the same order, but early receives would change this order. */
+/* Opens the channels in advance. Otherwise, each group would open its channels at its first message, and early
+ * receives would change the order, which must be the same on all ranks. */
 static void open_channels(Executor *e) {
     char none;
     for (int way = 0; way < PIPELINE_WAYS; way++) {
@@ -272,7 +273,7 @@ static int64_t border_of(const Executor *e, const Action *a, bool result) {
     return p->first_layer + (result == (a->kind == ACTION_FORWARD) ? p->layers : 0);
 }
 
-/* Lists the tensors of a message. Does not change the entries of flows that do not cross the border. */
+/* Lists the tensors of a message. Entries of flows that do not cross the border are unchanged. */
 static void message_tensors(const Executor *e, const Message *m, int64_t border, Tensor out[MODEL_FLOWS]) {
     char *at = m->data;
     for (int i = 0; i < e->n_flows; i++) {
@@ -435,18 +436,18 @@ static void run_pass(void *arg) {
         executor_backward(p);
 }
 
-/* Returns the number of pauses by which the first microbatch runs ahead. With sequence parallelism, the first
- * microbatch computes half a branch while the other microbatch runs its norm (tape_pause_halfway). A backward
- * pass that gathers its inputs again runs two pauses ahead, so that its reduce-scatter overlaps with the
- * dgrad of the other microbatch. */
+/* Returns the number of pauses by which the first microbatch runs ahead of the other. With sequence
+ * parallelism, the first microbatch computes half a branch while the other microbatch runs its norm
+ * (tape_pause_halfway). A backward pass that gathers its inputs again runs two pauses ahead, so that its
+ * reduce-scatter overlaps with the dgrad of the other microbatch. */
 static int head_start(const Executor *e, const Action *a) {
     if (!layout_is_sequence_parallel(e->context->layout)) return 0;
     return a->kind == ACTION_FORWARD || e->context->keeps_gathered ? 1 : 2;
 }
 
-/* Runs the passes alternately in a fixed order. Each pass runs until it would wait for an operation between ranks.
- * The ops of a microbatch keep their order, and the first pass always runs ahead of the others. Gradients are therefore
- * added in the order of the microbatches, as without interleaving. */
+/* Runs the passes alternately in a fixed order. Each pass runs until it must wait for an operation between
+ * ranks. The ops of a microbatch keep their order, and the first pass always runs ahead of the other passes.
+ * Gradients are therefore added in the order of the microbatches, as without interleaving. */
 static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         tape_pauses(slot_of(&passes[i])->tape, e->fibers[i]);
@@ -459,7 +460,8 @@ static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
             if (!passes[i].is_done && !fiber_resume(e->fibers[i])) passes[i].is_done = true, left--;
 }
 
-/* Runs the passes interleaved. With an observer of the tape (TapeProbe), the passes run one after another instead. */
+/* Runs the passes interleaved. If the tape has an observer (TapeProbe), the passes run one after another
+ * instead. */
 static void run_passes(Executor *e, Pass *passes, int64_t n) {
     for (int64_t i = 0; i < n && !e->own_transients; i++)
         tape_transient_to(slot_of(&passes[i])->tape, e->transient[i]);
@@ -479,8 +481,8 @@ static void run_unit(Executor *e, const PipelineSpec *spec, int rank, const Acti
     free(passes);
 }
 
-/* Runs an action interleaved with the next one. A backward pass starts first, because it computes more between two
- * operations than a forward pass does. */
+/* Runs an action interleaved with the next one. A backward pass starts first, because a backward pass computes
+ * more between two operations than a forward pass does. */
 static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
                      const Microbatch *microbatches, Tensor *loss_sum) {
     const bool swapped = a[0].kind == ACTION_FORWARD && a[1].kind != ACTION_FORWARD;

@@ -35,11 +35,11 @@ void executor_free(Executor *);
 void executor_provide(Executor *, const PipelineSpec *, const RankSchedule *);
 /* Calls comm_plan for the messages. */
 void executor_plan(const Executor *, Comm *);
-/* Returns whether executor_run with n microbatches will launch kernels for the first time. The first launch
- * of a kernel loads it. Loading may wait until the GPU, or every GPU of the process, is idle. A GPU on which
- * NCCL waits for a message from this rank would never be idle. If a run loads kernels, its messages therefore
- * pass through host memory, although this is slow. At its end, the run prepares everything that the rest of a
- * step may allocate or load, and all ranks synchronize. */
+/* Returns whether executor_run with n microbatches will launch kernels for the first time. The first launch of
+ * a kernel loads the kernel. Loading may wait until the GPU, or every GPU of the process, is idle. A GPU on
+ * which NCCL waits for a message from this rank would never be idle. If a run loads kernels, its messages
+ * therefore pass through host memory, which is slow. At the end of such a run, all ranks prepare everything
+ * that the rest of a step may allocate or load, and synchronize. */
 bool executor_loads(const Executor *, const PipelineSpec *, int64_t n);
 /* Calls executor_provide, and runs the schedule on n microbatches. The schedule must have been created from
  * the spec. The model's heads add each loss's weighted sum to loss_sum (for each loss, an F64 [1], or NULL if
@@ -48,8 +48,8 @@ void executor_run(Executor *, const PipelineSpec *, const RankSchedule *, const 
                   Tensor *loss_sum);
 /* Returns the peak memory use of any slot and any transient space. */
 ExecutorMemory executor_peak(const Executor *);
-/* Returns how many bytes of device memory a schedule needs with these sizes, for all slots, transient spaces and
- * message buffers. */
+/* Returns the number of bytes of device memory that a schedule needs, with the given sizes, for all slots,
+ * transient spaces and message buffers. */
 size_t executor_bytes(const Executor *, const RankSchedule *, bool zero_bubble, ExecutorMemory);
 /* Returns a number that changes whenever memory is reallocated. After a reallocation, a CUDA graph with the
  * old addresses is invalid. */

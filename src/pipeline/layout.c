@@ -12,16 +12,16 @@ static PipelineLayout stages_new(int64_t ranks, int64_t chunks, Arena *arena) {
 
 /* ---- options that count layers ---- */
 
-/* Computes the number of virtual stages per rank, for `layers` counted layers. */
+/* Computes the number of virtual stages per rank if `layers` layers count. */
 static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
     int64_t per_chunk = c->num_layers_per_virtual_pipeline_stage, p = c->pipeline_model_parallel_size;
     bool given = i64_is_set(c->num_virtual_stages_per_pipeline_rank);
     *chunks = given ? c->num_virtual_stages_per_pipeline_rank : 1;
     if (!i64_is_set(per_chunk)) return ERR_OK;
     if (layers % (p * per_chunk))
-        return err_user("the %lld layers (with the embedding and the loss if they count) are not a multiple "
-                        "of --pipeline-model-parallel-size %lld times "
-                        "--num-layers-per-virtual-pipeline-stage %lld: change one of them",
+        return err_user("the number of layers, %lld (including the embedding and the loss if they count), "
+                        "must be a multiple of --pipeline-model-parallel-size %lld times "
+                        "--num-layers-per-virtual-pipeline-stage %lld: change one of these options",
                         (long long)layers, (long long)p, (long long)per_chunk);
     *chunks = layers / (p * per_chunk);
     return ERR_OK;
@@ -29,15 +29,15 @@ static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
 
 static bool has_two_stacks(const Config *c) { return c->model == MODEL_t5; }
 
-/* Returns the additional option that sets the number of layers in a model with two stacks, for a list of options in a
- * message. */
+/* Returns the additional option that sets the number of layers in a model with two stacks. Messages append it
+ * to a list of options. */
 static const char *decoder_depth(const Config *c) {
     return has_two_stacks(c) ? ", --decoder-num-layers" : "";
 }
 
-/* Divides the layers evenly. All ranks have the same number of counted layers, except that options can set
- * different numbers for the first and the last rank. All chunks on a rank have the same number of layers. The
- * embedding and the loss may count as layers; these additional layers are subtracted at the end. */
+/* Divides the layers evenly. All ranks have the same number of counted layers, unless options set different
+ * numbers for the first and the last rank. All chunks on a rank have the same number of layers. The embedding
+ * and the loss may count as layers; these additional layers are subtracted at the end. */
 static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
     bool embedding = c->account_for_embedding_in_pipeline_split, loss = c->account_for_loss_in_pipeline_split;
     bool first = i64_is_set(c->decoder_first_pipeline_num_layers),
@@ -49,7 +49,7 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
     if (sharers ? rest < sharers || rest % sharers : rest)
         return first || last
                    ? err_user("the first and the last pipeline rank leave %lld of %lld layers for %lld other "
-                              "ranks, which cannot share them evenly: change --num-layers%s, "
+                              "ranks, among which they cannot be divided evenly: change --num-layers%s, "
                               "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers",
                               (long long)rest, (long long)layers, (long long)sharers, decoder_depth(c))
                    : err_user("%lld layers%s cannot be divided evenly among %lld pipeline ranks: change "
@@ -65,10 +65,10 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
                     : rank == p - 1 && last ? c->decoder_last_pipeline_num_layers
                                             : rest / sharers;
         if (n % chunks)
-            return err_user(
-                "the %lld layers of pipeline rank %lld are not a multiple of its %lld virtual "
-                "stages: change --num-virtual-stages-per-pipeline-rank or the rank's number of layers",
-                (long long)n, (long long)rank, (long long)chunks);
+            return err_user("the number of layers, %lld, of pipeline rank %lld must be a multiple of its "
+                            "number of virtual stages, %lld: change --num-virtual-stages-per-pipeline-rank "
+                            "or the rank's number of layers",
+                            (long long)n, (long long)rank, (long long)chunks);
         /* the stages are allocated only now, when their number is known to be small */
         if (rank == 0) *out = stages_new(p, chunks, arena);
         for (int64_t chunk = 0; chunk < chunks; chunk++) out->stages[chunk * p + rank].layers = n / chunks;
@@ -143,8 +143,8 @@ static Err cut_by_layout(const Config *c, Arena *arena, PipelineLayout *out) {
     int64_t count[128] = {0}, p = c->pipeline_model_parallel_size;
     for (size_t i = 0; i < r.length; i++) count[(int)r.out[i]]++;
     if (count['E'] != 1 || r.out[0] != 'E' || count['L'] != 1 || r.out[r.length - 1] != 'L')
-        return err_user("--pipeline-model-parallel-layout '%.200s' must begin with its only E, the "
-                        "embedding, and end with its only L, the loss",
+        return err_user("--pipeline-model-parallel-layout '%.200s' must contain one E (the embedding), at "
+                        "the beginning, and one L (the loss), at the end",
                         r.text);
     if (count['t'] != config_main_layers(c))
         return err_user("--pipeline-model-parallel-layout '%.200s' has %lld layers (t), but the model has "
@@ -158,7 +158,7 @@ static Err cut_by_layout(const Config *c, Arena *arena, PipelineLayout *out) {
                         "--mtp-num-layers is %lld: change one of them",
                         r.text, (long long)count['m'], (long long)c->mtp_num_layers);
     if (first && first < last)
-        return err_user("--pipeline-model-parallel-layout '%.200s' must have each m after the last t",
+        return err_user("--pipeline-model-parallel-layout '%.200s' must have every m after the last t",
                         r.text);
     int64_t stages = count['|'] + 1, stage = 0;
     if (stages % p)

@@ -3,9 +3,9 @@
 
 #include "pipeline/simulate.h"
 
-/* Draws a line for each rank, with a column for each `unit` of time. F3 is the forward pass of microbatch 3, B3 its
- * backward pass, I3 its input gradient and W3 its weight gradient, with a letter for the chunk if there are several.
- * "-" continues a pass, and "." means that the rank is idle. */
+/* Draws a line per rank, with a column for each `unit` of time. F3 is the forward pass of microbatch 3, B3 its
+ * backward pass, I3 its input gradient and W3 its weight gradient, with a letter for the chunk if there are
+ * several. "-" continues a pass, and "." means that the rank is idle. */
 void pipeline_draw(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *,
                    const Simulation *, double unit, Str *out);
 

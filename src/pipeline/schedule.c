@@ -17,16 +17,16 @@ int64_t pipeline_units(const Config *c, int64_t microbatches) {
 }
 
 /* Rejects a last group that has fewer microbatches than ranks, because such a group can deadlock. Megatron-LM
- * also rejects such a group. Megatron-LM further rejects a step with fewer microbatches than a group, but
- * this schedule supports such a step. */
+ * also rejects such a group. Unlike Megatron-LM, this schedule supports a step with fewer microbatches than a
+ * group. */
 static Err check_group(const PipelineSpec *s) {
     int64_t last = s->microbatches % s->group;
     if (s->microbatches <= s->group || !last || last >= s->ranks) return ERR_OK;
-    return err_user(
-        "%lld microbatches per step in groups of %lld leave a last group of %lld. This is less than "
-        "--pipeline-model-parallel-size %d, so the interleaved schedule can deadlock: change "
-        "--global-batch-size, --micro-batch-size or --microbatch-group-size-per-virtual-pipeline-stage",
-        (long long)s->microbatches, (long long)s->group, (long long)last, s->ranks);
+    return err_user("%lld microbatches per step in groups of %lld leave a last group of %lld. The "
+                    "interleaved schedule can deadlock if the last group has fewer microbatches than "
+                    "--pipeline-model-parallel-size %d: change --global-batch-size, --micro-batch-size or "
+                    "--microbatch-group-size-per-virtual-pipeline-stage",
+                    (long long)s->microbatches, (long long)s->group, (long long)last, s->ranks);
 }
 
 Err pipeline_spec(const Config *c, const PipelineLayout *layout, int64_t microbatches, bool forward_only,
@@ -204,9 +204,9 @@ static void assign_buffers(const PipelineSpec *s, int rank, RankSchedule *r) {
     free(held);
 }
 
-/* Sets the number of send buffers. Two buffers are usually sufficient: one is written while the other is
- * sent. Between the last and the first rank, messages for the next chunk are queued: the receiver reads the
- * first of these messages only after all microbatches of the group have passed through its current chunk. */
+/* Sets the number of send buffers. Two buffers are usually sufficient: one is written while the other is sent.
+ * Between the last rank and the first, messages for the next chunk are queued: the receiver reads the first
+ * such message only after all microbatches of the group have passed through its current chunk. */
 static void count_sent(const PipelineSpec *s, int rank, int64_t group, RankSchedule *r) {
     const int64_t total = s->microbatches * s->chunks,
                   queue = larger(2, smaller(group, s->microbatches) - s->ranks + 1);

@@ -1,10 +1,11 @@
 /* Pipeline schedules as data: the ordered list of the passes that each rank runs in a step.
- *   gpipe        all forward passes, then all backward passes (Huang et al. 2019, arXiv 1811.06965)
- *   1f1b         min(p - r - 1, M) forward passes, then alternately forward and backward (PipeDream, arXiv 1806.03377)
+ *   gpipe        all forward passes, then all backward passes (Huang et al. 2019, arXiv 1811.06965).
+ *   1f1b         min(p - r - 1, M) forward passes, then alternately forward and backward (PipeDream, arXiv
+ *                1806.03377).
  *   interleaved  1F1B over the chunks of a rank (Narayanan et al. 2021, arXiv 2104.04473; Megatron-LM
- *                core/pipeline_parallel/schedules.py), 2 (p - r - 1) + (v - 1) G forward passes first
- *   zero-bubble  ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r delayed
- *                by r microbatches; no rank has more than 1F1B's p microbatches in flight
+ *                core/pipeline_parallel/schedules.py), 2 (p - r - 1) + (v - 1) G forward passes first.
+ *   zero-bubble  ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r delayed by
+ *                r microbatches; as in 1F1B, at most p microbatches are in flight on a rank.
  *
  * An action can run several microbatches interleaved (executor.h). In this file, "microbatch" means all
  * microbatches of one action. With `mixed`, pairs of consecutive actions run interleaved in the schedules
@@ -19,18 +20,19 @@
  * In every schedule, a chunk's backward and weight passes run in the order of the microbatches. Gradients are therefore
  * summed in a fixed order and are bitwise equal for all schedules.
  *
- * Messages are not actions: pipeline_source and pipeline_target derive them from an action. To run an action, wait for
- * the source's message, compute, and start to send the result to the target. A forward pass sends the activation to the
- * next stage, and a backward pass sends the gradient of the stage's input to the previous stage. A rank's k-th message
- * in a direction is sent from buffer k % sent[direction]. A message is received into the action's buffer, which is in
- * use until the last pass of its slot. The receive starts before the action or, with `overlap`, before the previous
- * action, so that the message arrives while the previous action computes.
+ * Messages are not actions: pipeline_source and pipeline_target derive the messages from an action. To run an
+ * action, wait for the source's message, compute, and start to send the result to the target. A forward pass
+ * sends the activation to the next stage, and a backward pass sends the gradient of the stage's input to the
+ * previous stage. A rank's k-th message in a direction is sent from buffer k % sent[direction]. A message is
+ * received into the action's buffer, which is in use until the last pass of its slot. The receive starts before
+ * the action or, with `overlap`, before the previous action, so that the message arrives while the previous
+ * action computes.
  *
  * A send must finish before its buffer is written again. Waiting for sends cannot deadlock in any schedule,
  * even if a send finishes only when its message is received. Between two ranks, forward messages are received
- * in sending order, and so are backward messages. With two ranks and several chunks, messages in both
- * directions use the same pair of ranks and may overtake each other, so each direction needs a separate
- * channel. */
+ * in the order in which they are sent, and so are backward messages. With two ranks and several chunks,
+ * messages in both directions use the same pair of ranks and may overtake each other, so the two directions
+ * need separate channels. */
 #pragma once
 
 #include "pipeline/layout.h"
@@ -47,7 +49,8 @@ typedef struct Action {
     int chunk;
     int64_t microbatch;
     int64_t slot; /* the memory that holds the activations of (microbatch, chunk) until its last pass */
-    /* index of the buffer that receives the source's message, in its direction; -1 if there is none */
+    /* index, for the message's direction, of the buffer that receives the source's message; -1 if there is no
+     * message */
     int64_t buffer;
     bool pair; /* whether the action runs interleaved with the next action */
 } Action;
@@ -88,8 +91,8 @@ int64_t pipeline_units(const Config *, int64_t microbatches);
  * does not match the number of microbatches, is a user error. */
 Err pipeline_spec(const Config *, const PipelineLayout *, int64_t microbatches, bool forward_only,
                   PipelineSpec *out);
-/* Returns the schedule with fewer microbatches, but enough of them to contain its repeating part. Every rank
- * needs as much memory as in the full schedule, including slots and gradients. */
+/* Returns a schedule with fewer microbatches that still contains the repeating part. Every rank needs as much
+ * memory as in the full schedule, including slots and gradients. */
 PipelineSpec pipeline_shortened(const PipelineSpec *);
 /* Returns one rank's passes, which are allocated in the arena. */
 RankSchedule pipeline_schedule(const PipelineSpec *, int rank, Arena *);

@@ -6,7 +6,7 @@
 typedef struct Message {
     bool sent, received;
     double arrival, receipt;
-    int64_t number; /* index among the messages with the same rank and direction */
+    int64_t number; /* index among the messages from the same rank in the same direction */
 } Message;
 
 /* A microbatch in a stage. */
@@ -260,7 +260,7 @@ Err pipeline_simulate(const PipelineSpec *s, const RankSchedule *schedules, cons
     }
 }
 
-/* Returns whether the next microbatch of a chunk has always arrived when a pair ends. */
+/* Returns whether a chunk's next microbatch has always arrived by the end of a pair. */
 static bool fills_pairs(const PipelineSpec *s) {
     const int64_t m = s->microbatches, p = s->ranks, group = s->group < m ? s->group : m;
     if (s->chunks == 1) return m % 2 == 0 || m >= 2 * p;

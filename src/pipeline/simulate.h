@@ -4,7 +4,7 @@
 
 #include "pipeline/schedule.h"
 
-/* The durations of passes, in any unit. The duration of ACTION_BACKWARD is the sum of the last two durations. */
+/* The durations of passes, in any unit. ACTION_BACKWARD takes backward_input + backward_weight. */
 typedef struct PassTimes {
     double forward, backward_input, backward_weight;
 } PassTimes;
@@ -34,9 +34,9 @@ typedef struct Simulation {
 Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *, Arena *,
                       Simulation *out);
 
-/* Returns the bubble in closed form: the makespan minus the busy time of any rank, for equal stages without latency.
- * The bubble is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, twice this value for pairs (`mixed`),
- * and (p - 1) (F + I - W) for zero-bubble with at least p microbatches.
+/* Returns the bubble in closed form: the makespan minus the busy time of any rank, for equal stages without
+ * latency. The bubble is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, twice as much for pairs
+ * (`mixed`), and (p - 1) (F + I - W) for zero-bubble with at least p microbatches.
  *
  * The result is NaN if there is no formula. The formula for several chunks requires that the last group has
  * at least p microbatches. The formula for pairs requires an even number of microbatches, or at least 2 p

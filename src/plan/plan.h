@@ -16,14 +16,15 @@ typedef struct RunPlan {
     Layout layout;        /* the layout of rank 0 */
     PipelineLayout pipeline;
     int64_t microbatches;  /* number of microbatches per rank at the final global batch size */
-    PipelineSpec spec;     /* the schedule for this batch size */
+    PipelineSpec spec;     /* the schedule for the final global batch size */
     StagePlan *stages;     /* [pipeline.ranks] */
     int largest;           /* the stage that needs the most memory */
     ModelCount parameters; /* parameters of the full model */
     double flops;          /* FLOPs of one sample's forward and backward passes */
     double
-        bubble; /* the fraction of a step during which a pipeline rank waits, if all passes take equal times;
-                 *                       NaN if the fraction is too expensive to compute */
+        /* the fraction of a step during which a pipeline rank waits, assuming that all passes take equal
+         * times; NaN if it is too expensive to compute */
+        bubble;
 } RunPlan;
 
 /* Plans a run. The options must have passed the training rules. `target` may be NULL, as for memory_plan_new.
@@ -32,5 +33,5 @@ Err plan_make(const Config *, const Device *target, Arena *, RunPlan *out);
 /* Plans only the layout, the microbatches, and the pipeline's schedule and bubble. */
 Err plan_schedule(const Config *, Arena *, RunPlan *out);
 MemoryPlan plan_rank(const Config *, const Device *target, int rank);
-/* Returns the memory, in bytes, of the rank that needs the most. */
+/* Returns the memory, in bytes, of the rank that needs the most memory. */
 size_t plan_bytes(const RunPlan *);

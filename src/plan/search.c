@@ -16,10 +16,10 @@ typedef struct Seeker {
     const Config *config;
     const Device *target;
     size_t available;
-    MemoryPlan whole; /* memory of a rank that holds the full model */
+    MemoryPlan whole; /* memory that a rank needs if it holds the full model */
     double experts;   /* the fraction of the parameters that belong to experts */
     int64_t tries;
-    Arena *arena; /* owns the data of the layout being tried */
+    Arena *arena; /* contains the data of the layout that is being tried */
 } Seeker;
 
 /* ---- a layout ---- */
@@ -128,8 +128,8 @@ static bool keeps_rules(const Seeker *s, const Config *c) {
 /* Rounds the bubble down to a whole percentage, because smaller differences do not matter. */
 static int64_t percents(double bubble) { return isnan(bubble) ? 100 : (int64_t)(100 * bubble); }
 
-/* Returns whether a is the better choice of virtual stages and microbatches. A smaller bubble is better, then larger
- * GEMMs, and then fewer messages. */
+/* Returns whether a has a better choice of virtual stages and microbatches than b. The criteria, in this order,
+ * are a smaller bubble, larger GEMMs and fewer messages. */
 static bool is_faster(const FoundLayout *a, const FoundLayout *b) {
     if (percents(a->bubble) != percents(b->bubble)) return percents(a->bubble) < percents(b->bubble);
     return a->micro != b->micro ? a->micro > b->micro : a->chunks < b->chunks;
@@ -211,15 +211,15 @@ static int compare(const void *x, const void *y) {
     return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
 }
 
-/* Returns the smallest data-parallel size to try. With --ranks, returns the only size that results in exactly
- * --ranks ranks, or a number that is too large to be used if no such size exists. */
+/* Returns the smallest data-parallel size to try. If --ranks is set, returns the only size for which there are
+ * exactly --ranks ranks, or a number that is too large to be used if there is no such size. */
 static int64_t first_data(const Config *c, int64_t model_ranks) {
     if (!i64_is_set(c->ranks)) return 1;
     return c->ranks % model_ranks ? c->ranks + 1 : c->ranks / model_ranks;
 }
 
-/* Lists the candidates. All sizes are powers of two, except the pipeline size, which is at most the number of
- * layers plus embedding and head, and the data-parallel size that follows from --ranks. */
+/* Lists the candidates. All sizes are powers of two, with two exceptions: the pipeline size, which is at most
+ * the number of layers plus embedding and head, and the data-parallel size that follows from --ranks. */
 static Candidate *candidates(const Config *c, int64_t node, int64_t *n) {
     Candidate *list = NULL;
     *n = 0;

@@ -13,7 +13,7 @@ typedef struct FoundLayout {
     int64_t chunks, micro; /* number of stages per pipeline rank; number of samples per microbatch */
     int zero;              /* the ZeRO stage, DataParallel.stage */
     RecomputeGranularity recompute;
-    size_t bytes; /* memory of the rank that needs the most */
+    size_t bytes; /* memory of the rank that needs the most memory */
     double bubble;
 } FoundLayout;
 
@@ -23,7 +23,7 @@ typedef struct Search {
     FoundLayout found[SEARCH_MOST];
     int n;
     int64_t tries;       /* number of layouts whose rules and memory were checked */
-    int64_t node, micro; /* the largest tensor-parallel size and microbatch that were tried */
+    int64_t node, micro; /* the largest tensor-parallel size and microbatch size that were tried */
     bool stopped;        /* whether the search stopped after SEARCH_TRIES layouts to limit its time */
 } Search;
 

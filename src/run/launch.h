@@ -1,4 +1,4 @@
-/* Runs all ranks of a run. There is a single rank, or the ranks are threads of this process (--ranks) or the
+/* Runs all ranks of a run. A run has a single rank, or its ranks are threads of this process (--ranks) or
  * processes that a launcher has started. */
 #pragma once
 
@@ -10,16 +10,16 @@
 /* The main function of a rank. comm is NULL if there is only one rank. */
 typedef Err RankMain(void *arg, Comm *comm);
 
-/* Runs fn on every rank of this process and returns the lowest rank's error. If there are several processes, each
- * process is one rank, and errors of ranks other than 0 have no message. */
+/* Runs fn on every rank of this process, and returns the error of the lowest rank that fails. If there are
+ * several processes, each process is one rank, and errors of ranks other than 0 have no message. */
 Err world_run(const Config *, RankMain *fn, void *arg);
-/* Sets the environment variable CUDA_DEVICE_MAX_CONNECTIONS to 32 unless its value is at least 8. The streams
- * of a GPU share this number of queues, by default 8. An NCCL receive never ends if the same queue contains,
- * after the receive, work on which the sender depends. CUDA reads the variable during its initialization, so
- * world_run calls this function first if several ranks use GPUs. */
+/* Sets the environment variable CUDA_DEVICE_MAX_CONNECTIONS to 32 unless its value is at least 8. The variable
+ * sets the number of queues that the streams of a GPU share, by default 8. An NCCL receive never ends if the
+ * same queue contains, after the receive, work on which the sender depends. CUDA reads the variable during its
+ * initialization, so world_run calls this function first if several ranks use GPUs. */
 void world_raise_queues(void);
-/* If there are several processes, sets --ranks to their number. Returns a user error if the options contain a
- * different --ranks. */
+/* If there are several processes, sets --ranks to their number. Returns a user error if --ranks is set to a
+ * different number. */
 Err world_size(Config *);
 
 /* Returns the device that a rank opens. comm may be NULL. */

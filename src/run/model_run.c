@@ -14,7 +14,7 @@
 
 /* ---- layout ---- */
 
-/* Returns the data-parallel settings. The bucket sizes equal Megatron-LM's
+/* Returns the data-parallel settings. The bucket sizes are those of Megatron-LM
  * (core/distributed/distributed_data_parallel.py). */
 static DataParallel data_parallel(const Config *c, int ranks) {
     DataParallel d = {.stage = c->use_megatron_fsdp ? (int)c->data_parallel_sharding_strategy
@@ -201,8 +201,8 @@ static void forget_scales(const Registry *g) {
         if (param_is_fp8_state(g->params[i]->spec.name)) registry_zero(g, &g->params[i]->master);
 }
 
-/* remedy: what to do if the checkpoint contains a different model; NULL if the run starts with this checkpoint, which
- * the printing rank then reports */
+/* remedy: what to do if the checkpoint contains a different model. NULL means that the run starts with this
+ * checkpoint, and that the printing rank reports it */
 static Err load_parameters(ModelRun *r, const Source *s, const char *remedy) {
     Ckpt *ckpt;
     CkptItem list[ITEMS];
@@ -244,8 +244,8 @@ Err model_run_reload(ModelRun *r, const char *path) {
     return e;
 }
 
-/* Fills the parameters with random numbers that repeat after a long period, because computing all numbers of a large
- * model would take minutes. */
+/* Fills the parameters with random numbers that repeat after a long period, because generating a separate
+ * number for each parameter of a large model would take minutes. */
 static Err fill(ModelRun *r, const Source *none) {
     enum { PERIOD = 99991 };
     (void)none;

@@ -32,9 +32,9 @@ Layout model_run_layout(const Config *, int rank, int world);
 void model_run_new(ModelRun *out, const Config *, Comm *, Device *, ModelUse);
 /* Frees everything except the device. */
 void model_run_free(ModelRun *);
-/* Opens a device, and loads the model in --load as a MODEL_COMPUTES model. Returns a user error if there is
- * no checkpoint, if the checkpoint contains a different model, or if there is too little memory. After an
- * error, the device is closed. All ranks must call this function, and all ranks get the same error. comm may
+/* Opens a device, and loads the model in --load as a MODEL_COMPUTES model. Returns a user error if there is no
+ * checkpoint, if the checkpoint contains a different model, or if there is too little memory. If an error
+ * occurs, the device is closed. All ranks must call this function, and all ranks get the same error. comm may
  * be NULL. */
 Err model_run_open(ModelRun *out, const Config *, Comm *);
 /* Like model_run_open, but the parameters are periodic random numbers, for benchmarks. The parameters have
@@ -49,10 +49,10 @@ Err model_run_reload(ModelRun *, const char *path);
 /* Like model_run_open, but borrows an open device, unless the device is NULL. Close the run with model_run_free. */
 Err model_run_load(ModelRun *out, const Config *, Comm *, Device *);
 
-/* Returns the number of samples per forward pass, for a batch of `samples` samples. The result is `samples`
- * or, with --batch-invariant-mode, 1 (or the number of choices for one question). With more samples, a
- * gradient could depend on how samples are grouped, because the gradient of a tied embedding adds the sums of
- * two ops. */
+/* Returns the number of samples per forward pass, for a batch of `samples` samples. The result is `samples` or,
+ * with --batch-invariant-mode, 1 (or the number of choices for one question). If a batch-invariant pass had
+ * more samples, a gradient could depend on how samples are grouped, because the gradient of a tied embedding
+ * adds the sums of two ops. */
 int64_t model_run_together(const ModelRun *, int64_t samples);
 /* Returns the number of tokens in a forward pass on this rank. */
 int64_t model_run_tokens(const ModelRun *);
@@ -60,5 +60,6 @@ StateContext model_run_state(const ModelRun *, bool training);
 /* Updates the state that is derived from the parameters (FP8 weights), for a training step or only for forward
  * passes. Call this function after the parameters have changed. */
 void model_run_refresh(ModelRun *, bool training);
-/* Prints a note if the run or the checkpoint, but not both, has delayed FP8 scales, which are not part of the model. */
+/* Prints a note if only one of the run and the checkpoint has delayed FP8 scales, which are not part of the
+ * model. */
 void model_run_note_fp8(const ModelRun *, const Ckpt *, FILE *to);

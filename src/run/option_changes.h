@@ -20,7 +20,8 @@
     X(ROUNDING, "values are rounded differently")
 
 typedef enum OptionChange {
-    CHANGES_NOTHING, /* also used for options that change the model, because a difference in them is an error */
+    /* also used for options that change the model, because a different value of such an option is an error */
+    CHANGES_NOTHING,
 #define X(name, text) CHANGES_##name,
     OPTION_CHANGES(X)
 #undef X

@@ -20,7 +20,8 @@ Err source_find(const Config *c, Source *s) {
         ERR_RETURN(ckpt_locate(c->load, &s->dir, &s->step));
         Err e = s->step < 0 ? ckpt_latest(s->dir, &latest) : ERR_OK;
         if (s->step >= 0 && i64_is_set(c->ckpt_step) && c->ckpt_step != s->step)
-            e = err_user("--load '%s' and --ckpt-step %lld specify two different checkpoints: remove one",
+            e = err_user("--load '%s' and --ckpt-step %lld specify two different checkpoints: remove one of "
+                         "the options",
                          c->load, (long long)c->ckpt_step);
         if (!e.code && s->step < 0 && latest >= 0) s->step = i64_or(c->ckpt_step, -1);
         if (!e.code && (s->step >= 0 || latest >= 0)) return ERR_OK;
@@ -44,9 +45,10 @@ Err source_check_missing(const Config *c) {
     if (c->exit_on_missing_checkpoint)
         return err_user("'%s' contains no checkpoint, and --exit-on-missing-checkpoint is given", c->load);
     if ((c->save && file_is_same(c->load, c->save)) || is_empty_folder(c->load)) return ERR_OK;
-    return err_user("--load '%s' contains no checkpoint; check the path. To begin a run there that later "
-                    "resumes with the same command, set --save to the same folder; otherwise remove --load",
-                    c->load);
+    return err_user(
+        "--load '%s' contains no checkpoint; check the path. To start a new run in this folder that can "
+        "later be resumed with the same command, set --save to the same folder; otherwise, remove --load",
+        c->load);
 }
 
 json_t *source_options(const Config *c, unsigned classes) {
@@ -58,8 +60,8 @@ json_t *source_options(const Config *c, unsigned classes) {
     return j;
 }
 
-/* Returns whether the weights depend on an option. Sequence lengths do not count: only the table of positions depends
- * on them, and loading compares this table's shape. */
+/* Returns whether the weights depend on an option. The weights do not depend on sequence lengths, apart from
+ * the table of positions, whose shape is compared when it is loaded. */
 static bool concerns_weights(const char *key) {
     static const char *const APART[] = {"seq_length",
                                         "decoder_seq_length",
@@ -140,8 +142,8 @@ static json_t *tokenizer_options(const json_t *config) {
     return some;
 }
 
-/* Returns the checkpoint's load-balancing options if they are part of the model. Such load balancing changes how
- * experts are selected, even during generation. */
+/* Returns the checkpoint's load-balancing options if they are part of the model, because they change how
+ * experts are selected even during generation. */
 static json_t *routing_options(const json_t *config) {
     static const char NAME[] = "moe_router_load_balancing_type";
     json_t *types = json_object_get(config, NAME), *some = json_object();

@@ -13,21 +13,21 @@ typedef struct Source {
     bool weights_only;
 } Source;
 
-/* Finds the checkpoint in --load or, if there is none, in --pretrained-checkpoint. After an error, the caller has
- * nothing to free. */
+/* Finds the checkpoint in the folder given by --load or, if there is none, in the folder given by
+ * --pretrained-checkpoint. After an error, the caller has nothing to free. */
 Err source_find(const Config *, Source *);
 void source_free(Source *);
 /* Returns an error if --load is the path of a folder without a checkpoint, unless the run may start from
  * scratch. Megatron-LM always starts from scratch, even if the path is mistyped. */
 Err source_check_missing(const Config *);
-/* Checks that the options that determine the model equal the options in `state`, the state in the checkpoint in `dir`.
- * With weights_only, options that do not affect the weights may differ. An error lists every option that differs, and
- * ends with `remedy` or, if `remedy` is NULL, with the options to set. */
+/* Checks that the options that determine the model are equal to those in `state`, the state of the checkpoint
+ * in `dir`. With weights_only, options that do not affect the weights may differ. An error lists every option
+ * that differs, and ends with `remedy` or, if `remedy` is NULL, with the options to set. */
 Err source_check_model(const Config *, const json_t *state, const char *dir, bool weights_only,
                        const char *remedy);
 /* Calls source_check_model, and checks the vocabulary size. */
 Err source_check(const Config *, const Ckpt *, const char *dir, bool weights_only, const char *remedy);
-/* Copies the model options that the user did not set from the checkpoint in --load or
+/* Copies the model options that the user did not set from the checkpoint given by --load or
  * --pretrained-checkpoint. If neither a tokenizer nor --vocab-size is set, also copies the tokenizer options.
  * With --use-checkpoint-args, the folder given by --load need not contain a checkpoint yet. */
 Err source_args(Config *, Arena *, Str *notes);

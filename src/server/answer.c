@@ -11,7 +11,7 @@
 #include "base/min_max.h"
 #include "base/utf8.h"
 
-/* One text in the answer. */
+/* One generated text in an answer. */
 typedef struct Choice {
     TextStream text;
     ToolText tools;
@@ -20,13 +20,14 @@ typedef struct Choice {
     Str fresh; /* text that answer_stream has not sent yet; without a stream, the entire text */
     /* log-probabilities that have not been sent yet, or those of all tokens for ENDPOINT_MEGATRON; may be NULL */
     json_t *logprobs;
-    json_t *prompt_logprobs; /* only for a prompt's first choice; otherwise NULL */
+    json_t *prompt_logprobs; /* NULL except for a prompt's first choice */
     json_t *ids;             /* new tokens that answer_stream has not sent yet, or NULL */
-    /* [[first token, version], ...]: which weights computed the tokens, as in Megatron-LM's policy_epoch, or NULL */
+    /* [[first token, version], ...]: the versions of the weights that computed the tokens, as in Megatron-LM's
+     * policy_epoch; or NULL */
     json_t *epochs;
     int64_t epoch;  /* the last version in the list, or -1 */
     int64_t tokens; /* number of generated tokens, including the token that ends the text */
-    double logprob; /* the sum of the log-probabilities of these tokens, if choices are compared */
+    double logprob; /* if choices are compared, the sum of the log-probabilities of the generated tokens */
     int64_t cached; /* number of prompt tokens found in shared pages; -1 before the first event */
     /* begun: whether the answer contains the choice's first part; closed: whether it contains the last part */
     bool begun, ended, closed;
@@ -62,7 +63,8 @@ static json_t *new_logprobs(const Answer *a) {
     return json_pack("{s:[],s:[],s:[],s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
 }
 
-/* Returns a log-probability as JSON. JSON has no infinity; like OpenAI, the server sends -9999 instead. */
+/* Returns a log-probability as JSON. JSON has no infinity; like OpenAI's server, this server sends -9999
+ * instead. */
 static json_t *logprob_json(double x) { return json_real(isfinite(x) ? x : -9999.0); }
 
 static json_t *repaired(const Str *bytes) {
@@ -174,7 +176,7 @@ static const StopList NO_STOPS = {0};
 /* Returns whether a choice's log-probabilities begin with the log-probabilities of its prompt. */
 static bool repeats_prompt(const Answer *a) { return (a->ask.echo || is_megatron(a)) && a->ask.logprobs; }
 
-/* Begins a choice. Its text begins with the prompt if the answer must repeat the prompt. */
+/* Begins a choice. The choice's text begins with the prompt if the answer must repeat the prompt. */
 static void begin(const Answer *a, Choice *c) {
     const TokenList *p = c->prompt;
     const bool echo = a->ask.echo;
@@ -376,7 +378,7 @@ static json_t *ids_json(const TokenList *list) {
 static bool is_calling(const Choice *c) { return (int64_t)json_array_size(c->tools.calls) > c->calls; }
 
 /* Returns the calls that have not been sent yet. In a stream, calls are numbered. An id has nine digits,
- * because Mistral's templates require this. */
+ * because Mistral's templates require nine digits. */
 static json_t *calls_json(const Answer *a, const Choice *c, int64_t choice) {
     json_t *list = json_array();
     for (int64_t i = c->calls; i < (int64_t)json_array_size(c->tools.calls); i++) {
@@ -498,7 +500,7 @@ static void send(json_t *json, Str *out) {
     json_decref(json);
 }
 
-/* Returns whether there is something to send for a choice. A log-probability waits for the text of its token. */
+/* Returns whether a choice has anything to send. A log-probability waits for the text of its token. */
 static bool is_due(const Answer *a, const Choice *c) {
     return !c->closed && (c->fresh.len || c->ended || is_calling(c) || (is_chat(a) && !c->begun));
 }

@@ -7,17 +7,18 @@
 
 typedef struct Answer Answer;
 
-/* Creates an answer. The answer owns the Ask, and adds to the latencies. */
+/* Creates an answer. The answer owns the Ask, and adds its times to the Latencies. */
 Answer *answer_new(const Served *, Ask *, Latencies *);
 void answer_free(Answer *);
 const char *answer_id(const Answer *);
-/* Returns an engine request for each choice. The caller frees the requests, but their tokens belong to the Answer. */
+/* Returns an engine request for each choice. The caller frees the requests, but not the tokens, which belong to
+ * the Answer. */
 Request *answer_requests(const Answer *, int64_t *n);
 /* Processes a ticket's events, and ends the choices whose text is complete. Returns a refusal if the model
  * has failed. */
 Refusal answer_take(Answer *, Ticket *, const TicketEvents *);
 bool answer_done(const Answer *);
-/* Returns the entire answer, once all choices have ended. */
+/* Returns the entire answer. All choices must have ended. */
 json_t *answer_json(const Answer *);
 /* For a stream: appends the server-sent events for new parts of the answer. A call before the first events appends the
  * start of the stream. answer_end appends the last events, after the choices have ended or for a refusal. */

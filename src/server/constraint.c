@@ -8,7 +8,8 @@
 
 /* ---- the vocabulary ---- */
 
-/* Starts the text with any token that has text, because a tokenizer can omit the space at the start of a text. */
+/* Starts the text after an arbitrary token that has text, because a tokenizer can omit the space at the start
+ * of a text. */
 static void begin_text(const Tokenizer *t, TextStream *text) {
     for (int32_t id = 0; id < tokenizer_vocab_size(t); id++) {
         text_begin(text, t, &(StopList){0}, &id, 1);
@@ -100,7 +101,7 @@ Refusal constraint_format(const json_t *body, Ask *a) {
 
 /* ---- calls ---- */
 
-/* If the vocabulary contains the marker, the marker is one token. */
+/* If the vocabulary contains the marker, the marker is a single token. */
 static int32_t build_marker(GrammarBuilder *b, const Tokenizer *t, const char *marker, int32_t next) {
     const int32_t token = *marker ? tokenizer_token_id(t, marker) : -1;
     return token < 0 ? build_text(b, marker, next) : build_token(b, token, next);

@@ -1,4 +1,4 @@
-/* Restricts the generated text to what a request allows: response_format and tool_choice. */
+/* Restricts the generated text to what the fields response_format and tool_choice of a request allow. */
 #pragma once
 
 #include "server/request.h"

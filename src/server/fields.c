@@ -62,7 +62,7 @@ static Refusal check_number(const BodyField *f, const json_t *value) {
     return refuse(400, f->name, NULL, "'%s' must be %s from %.10g to %.10g", f->name, kind, f->low, f->high);
 }
 
-/* Returns whether a text in the value contains a zero byte. Keys cannot contain it (jansson). */
+/* Returns whether a text in the value contains a zero byte. Keys cannot contain a zero byte (jansson). */
 static bool has_zero(const json_t *value) {
     const char *key;
     json_t *one;

@@ -1,4 +1,4 @@
-/* The fields of request bodies: their table (fields.def), checks, and functions that read them. */
+/* The fields of request bodies: the table of fields (fields.def), checks, and functions that read fields. */
 #pragma once
 
 #include <stdbool.h>
@@ -43,7 +43,7 @@ const BodyField *field_next(Endpoint, const BodyField *last);
  * The caller must release *out, even after a refusal. */
 Refusal fields_parse(Endpoint, const char *body, size_t n, json_t **out);
 Refusal field_wrong(const char *field, const char *expected);
-/* Returns whether a value is an integer, and sets *out. As in JSON Schema, 2.0 is an integer. */
+/* If a value is an integer, sets *out and returns true. As in JSON Schema, 2.0 is an integer. */
 bool field_whole(const json_t *value, int64_t *out);
 /* Returns the value of a field, or the fallback if the body does not have the field. */
 int64_t field_integer(const json_t *body, const char *field, int64_t fallback);

@@ -6,7 +6,7 @@
 #include "base/json_text.h"
 #include "base/mem.h"
 
-enum { DIGITS = 15 }; /* with so few digits, an integer fits into 64 bits and is exact as a double */
+enum { DIGITS = 15 }; /* an integer with at most 15 digits fits into 64 bits, and is exact as a double */
 
 /* ---- nodes ---- */
 

@@ -49,9 +49,8 @@ int32_t build_comma(GrammarBuilder *, int32_t next);
 int32_t build_rule(GrammarBuilder *);
 void rule_begins(GrammarBuilder *, int32_t rule, int32_t first);
 int32_t build_call(GrammarBuilder *, int32_t rule, int32_t next);
-/* A JSON value: an integer with at most 15 digits, a number with at most 15 digits before and after its point
- * and at most two digits in its exponent, any object, and so on. A string contains no \u0000 and no escaped
- * surrogate. */
+/* A JSON value. An integer has at most 15 digits; a number has at most 15 digits before and after the decimal
+ * point, and at most two digits in the exponent. A string contains no \u0000 and no escaped surrogate. */
 int32_t build_json(GrammarBuilder *, JsonRule, int32_t next);
 /* The text of one JSON value. */
 int32_t build_constant(GrammarBuilder *, const json_t *, int32_t next);

@@ -31,9 +31,9 @@ void http_stop(Http *http) { (void)http; }
 enum {
     MAX_BODY = 16 << 20,
     MAX_CONNECTIONS = 4096,
-    TIMEOUT_S = 60, /* a client that reads or sends nothing for this time is disconnected */
+    TIMEOUT_S = 60, /* time after which a client that reads or sends nothing is disconnected */
     BODY_S = 600,   /* time limit for receiving a body, in addition to --request-timeout */
-    /* a stream without events receives a comment after this time, so that no proxy closes it */
+    /* time after which a stream without events receives a comment, so that no proxy closes the stream */
     PING_MS = 2000,
     STREAM_BLOCK = 16 << 10,
     PATH_BYTES = 4095
@@ -57,9 +57,9 @@ typedef struct Exchange {
     struct MHD_Connection *connection;
     const char *method, *path;
     int64_t began;     /* time in ns (monotonic clock) */
-    const char *allow; /* the methods that the path allows, if the request has a different method */
+    const char *allow; /* the allowed methods of the path, if the request has a different method */
     Str body;
-    Refusal refusal; /* why the headers or the body are refused */
+    Refusal refusal; /* the reason why the headers or the body are refused */
     Answer *answer;  /* the answer to a text-generation request, or NULL */
     Ticket *ticket;
     Str unsent;  /* a stream's unsent text */
@@ -109,7 +109,7 @@ static int64_t deadline(const Exchange *x) {
     return x->http->options.timeout_s ? x->began + x->http->options.timeout_s * 1000000000 : INT64_MAX;
 }
 
-/* Waits for events. The connection has no timeout during this time. */
+/* Waits for events. The connection has no timeout before the deadline. */
 static TicketState take_events(Exchange *x, Refusal *refusal) {
     const int64_t left = (deadline(x) - clock_ns()) / 1000000;
     TicketEvents events;
@@ -422,7 +422,8 @@ static enum MHD_Result serve_openapi(Exchange *x) {
 
 /* ---- requests ---- */
 
-/* Compares strings. The time does not depend on the position of the first difference. */
+/* Compares strings. The time that the comparison takes does not depend on the position of the first
+ * difference. */
 static bool is_key(const char *key, const char *header) {
     static const char SCHEME[] = "Bearer ";
     if (!header || strncasecmp(header, SCHEME, strlen(SCHEME))) return false;
@@ -471,8 +472,8 @@ static enum MHD_Result count_framing(void *arg, enum MHD_ValueKind kind, const c
     return MHD_YES;
 }
 
-/* Checks the headers that describe the body. A proxy could take another end of the body from several headers (request
- * smuggling). */
+/* Checks the headers that describe the body. If there were several such headers, a proxy could use a different
+ * end of the body (request smuggling). */
 static Refusal check_headers(struct MHD_Connection *c) {
     const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH),
                *transfer = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING),

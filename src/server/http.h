@@ -9,8 +9,8 @@ typedef struct Http Http;
 
 typedef struct HttpOptions {
     const char *host;
-    int64_t port;        /* 0 for any free port */
-    const char *api_key; /* NULL if no key is required */
+    int64_t port;        /* 0 means any free port */
+    const char *api_key; /* NULL if clients need no key */
     bool control;        /* whether the server provides the paths that pause the engine */
     /* maximum time from a request's headers to the end of its answer; 0 for no limit */
     int64_t timeout_s;

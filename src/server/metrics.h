@@ -1,5 +1,4 @@
-/* The text of GET /metrics, in Prometheus's format. Metrics that also exist in vLLM have the same names as in
- * vLLM. */
+/* The text of GET /metrics, in Prometheus's format. Metrics that vLLM also has are named as in vLLM. */
 #pragma once
 
 #include <stdatomic.h>
@@ -7,7 +6,7 @@
 #include "base/str.h"
 #include "server/queue.h"
 
-/* Times of choices, measured by the connection threads. */
+/* Latencies of choices, measured by the connection threads. */
 typedef enum Latency {
     LATENCY_QUEUE,   /* from the request to its admission by the engine */
     LATENCY_FIRST,   /* from the request to the first token */
@@ -18,7 +17,7 @@ typedef enum Latency {
 
 enum { LATENCY_BUCKETS = 17 };
 
-/* Any number of threads may add times. Zero is a valid initial value. */
+/* Any number of threads may add latencies concurrently. All-zero is a valid initial value. */
 typedef struct Latencies {
     struct {
         atomic_llong buckets[LATENCY_BUCKETS],

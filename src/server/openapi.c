@@ -5,7 +5,7 @@
 
 #include "base/version.h"
 
-/* Returns an integer that a body can contain. A greater one is not read (jansson). */
+/* Returns x as JSON, limited to the integers that jansson can read from a body. */
 static json_t *limit(double x) {
     return json_integer(x >= 0x1p63 ? INT64_MAX : x < -0x1p63 ? INT64_MIN : (int64_t)x);
 }
@@ -93,7 +93,8 @@ static json_t *schema_ref(const char *name) {
     return json_pack("{s:o}", "$ref", json_sprintf("#/components/schemas/%s", name));
 }
 
-/* Returns whether a path can refuse requests with this status. Any path that is not only read can have a body. */
+/* Returns whether a path can refuse requests with this status. A request can have a body unless the path's
+ * method is GET. */
 static bool is_refused(const ApiPath *p, const char *status) {
     const bool writes = strcmp(p->method, "GET") != 0;
     return (p->refused && strstr(p->refused, status)) || (!p->open && !strcmp(status, "401")) ||
@@ -125,7 +126,7 @@ json_t *openapi_path(const ApiPath *p) {
     if (!p->open) json_object_set_new(call, "security", json_pack("[{s:[]}]", "key"));
     char method[8] = "";
     for (size_t i = 0; p->method[i] && i + 1 < sizeof method; i++)
-        method[i] = (char)(p->method[i] - 'A' + 'a'); /* OpenAPI writes methods in lower case */
+        method[i] = (char)(p->method[i] - 'A' + 'a'); /* in OpenAPI, methods are in lower case */
     return json_pack("{s:o}", method, call);
 }
 

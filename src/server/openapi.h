@@ -7,7 +7,7 @@ typedef struct ApiPath {
     const char *method, *path, *summary;
     const char *answer;  /* the answer's schema in answers.def; NULL if the answer is not JSON */
     const char *type;    /* the answer's content type; NULL for JSON */
-    const char *refused; /* the statuses of refusals, apart from those that openapi.c adds; may be NULL */
+    const char *refused; /* the statuses of refusals, except those that openapi.c adds; may be NULL */
     const char *refusal; /* the schema of refusals; NULL for OpenAI's error object */
     bool open;           /* whether the path can be used without a key */
     bool control;        /* whether the path exists only with --enable-control */

@@ -26,8 +26,8 @@ struct Ticket {
     Err refused;
     bool stopped, lost;
     int64_t pending; /* number of posted events that have not been delivered */
-    /* released: the connection no longer uses the ticket, so no thread reads the ticket's events; closed: the
-     * engine has ended the ticket's requests */
+    /* released: whether the connection has released the ticket, so that no thread reads the ticket's events;
+     * closed: whether the engine has ended the ticket's requests */
     bool released, closed;
 };
 
@@ -52,16 +52,18 @@ typedef struct EntryList {
     size_t n;
 } EntryList;
 
-/* The lock guards all members of the queue except `step`. It also guards a ticket's member `ended` and the
- * members after `ended`. After each step, the engine's thread posts the step's events, and `courier` delivers
- * them to their tickets. The next pass therefore does not wait until all connections have been woken. Waking
- * one connection takes a few microseconds. */
+/* The lock guards all members of the queue except `step`. The lock also guards a ticket's member `ended`, and
+ * all members after `ended`. After each step, the engine's thread posts the step's events, and `courier`
+ * delivers them to their tickets. The next pass therefore does not wait until all connections have been woken.
+ * Waking a connection takes a few microseconds. */
 struct Queue {
     pthread_mutex_t lock;
-    pthread_cond_t filled, answered, post; /* answered: a signal has taken effect */
+    /* answered: notifies senders of FleetSignals that have taken effect */
+    pthread_cond_t filled, answered, post;
     pthread_t courier;
-    TicketEvents step, posted; /* with the engine's request ids; step: only for the engine's thread */
-    bool ends;                 /* whether the courier must end after it has delivered all events */
+    /* events have the engine's request ids; only the engine's thread uses `step` */
+    TicketEvents step, posted;
+    bool ends; /* whether the courier must end after it has delivered all events */
     QueueLimits limits;
     EntryList entries;
     Ticket **tickets;    /* [slots]: NULL if the slot is free */
@@ -100,7 +102,8 @@ QueueCounts queue_counts(Queue *q) {
     pthread_mutex_lock(&q->lock);
     QueueCounts counts = q->counts;
     const int64_t waiting = q->open - counts.engine.running;
-    counts.waiting = waiting > 0 ? waiting : 0; /* a request that has ended may run until the next pass */
+    /* an ended request may count as running until the next pass */
+    counts.waiting = waiting > 0 ? waiting : 0;
     pthread_mutex_unlock(&q->lock);
     return counts;
 }
@@ -317,7 +320,7 @@ static bool run_step(Queue *q, Fleet *fleet) {
 }
 
 /* Sends a signal and, if the signal is allowed, runs steps until the fleet has reached its new state. If the
- * state does not change, one step applies the signal. */
+ * signal does not change the state, one step applies the signal. */
 static void send_signal(Queue *q, Fleet *fleet, Sent *sent) {
     SignalResult result = {.sent = fleet_signal(fleet, sent->signal, sent->path)};
     if (!result.sent.code) do

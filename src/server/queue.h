@@ -2,8 +2,8 @@
  * engine request for each choice, and waits for the ticket's events. Only queue_turn calls the fleet, in the queue's
  * order. A third thread, which belongs to the queue, delivers the events and wakes the connections.
  *
- * A ticket ends when its connection releases it. Requests of the ticket that are still running are then
- * aborted. */
+ * When a ticket's connection releases the ticket, the ticket ends, and those of its requests that are still
+ * running are aborted. */
 #pragma once
 
 #include "infer/fleet.h"
@@ -43,7 +43,7 @@ typedef enum Reason { REASON_STOP, REASON_LENGTH, REASON_ABORT, REASON_ERROR, RE
 
 typedef struct QueueCounts {
     EngineCounts engine;
-    FleetState state; /* after the last turn */
+    FleetState state; /* the state after the last turn */
     bool closed, stopped;
     int64_t tickets, waiting; /* waiting: number of requests that are not running yet */
     int64_t connected;        /* number of tickets that their connections have not released */
@@ -57,13 +57,13 @@ QueueCounts queue_counts(Queue *);
 
 /* ---- for connections ---- */
 
-/* Submits copies of the requests and their tokens, with new ids. *out is set if the result is QUEUE_TAKEN. */
+/* Submits copies of the requests and their tokens, with new ids. Sets *out if the result is QUEUE_TAKEN. */
 QueueAnswer queue_submit(Queue *, const Request *, int64_t n, Ticket **out);
 /* Waits at most `ms` milliseconds for events, and moves them to *out; ticket_events_free frees them. Returns
- * TICKET_LOST if the client closes its end of `socket`. *refused is set for TICKET_REFUSED. */
+ * TICKET_LOST if the client closes its end of `socket`. Sets *refused if the result is TICKET_REFUSED. */
 TicketState ticket_wait(Ticket *, int socket, int64_t ms, TicketEvents *out, Err *refused);
 void ticket_events_free(TicketEvents *);
-/* Counts a choice as ended. If the engine has not ended the choice, the choice is aborted. */
+/* Counts a choice as ended, and aborts the choice if the engine has not ended it. */
 void ticket_end(Ticket *, int64_t choice, Reason);
 void ticket_release(Ticket *);
 

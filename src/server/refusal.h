@@ -6,7 +6,7 @@
 typedef struct Refusal {
     int status;         /* 0 if the request is served */
     const char *code;   /* the error object's code, or NULL */
-    char param[64];     /* the body's invalid field, or empty */
+    char param[64];     /* the name of the body's invalid field, or empty */
     char message[1020]; /* states the problem, then the remedy */
 } Refusal;
 

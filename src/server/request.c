@@ -120,7 +120,8 @@ static Refusal read_arguments(json_t *message) {
     if (!calls || json_is_null(calls)) return SERVED;
     if (!json_is_array(calls))
         return field_wrong("messages", "a list of messages whose tool_calls are lists");
-    if (!json_array_size(calls)) { /* many templates would begin a part with calls */
+    /* even if the list is empty, many templates would begin a part for calls */
+    if (!json_array_size(calls)) {
         json_object_del(message, "tool_calls");
         return SERVED;
     }
@@ -171,7 +172,7 @@ static Refusal check_tools(const json_t *tools) {
     return SERVED;
 }
 
-/* The fields that chat_request reads. The first field is required; tools are the last. */
+/* The fields that chat_request reads. The first field is required; the last field is `tools`. */
 static const char *const CHAT_FIELDS[] = {"messages",
                                           "chat_template",
                                           "chat_template_kwargs",
@@ -307,7 +308,7 @@ static Refusal read_stops(Ask *a, const json_t *body) {
     return SERVED;
 }
 
-/* Returns whether every token that can be sampled is an end token. */
+/* Returns whether all tokens that can be sampled are end tokens. */
 static bool all_end(const Served *served, const Ask *a) {
     const Sampling *s = &a->sampling;
     bool *continues = mem_zero((size_t)served->vocab, sizeof *continues), any = false;
@@ -320,7 +321,7 @@ static bool all_end(const Served *served, const Ask *a) {
     return !any;
 }
 
-/* Reads end tokens. `list` contains the ids in `field`, or is NULL. */
+/* Reads end tokens. `list` contains the token ids in `field`, or is NULL. */
 static Refusal read_ends(const Served *served, Ask *a, const char *field, const json_t *list,
                          bool ignore_eos) {
     TokenList ids = {0};
@@ -389,7 +390,7 @@ static bool add_bad(const Served *served, const char *word, Sampling *out) {
 }
 
 /* Reads words as vLLM does (SamplingParams.update_from_tokenizer). Also bans the tokens of the word with a
- * leading space, if both spellings have equally many tokens and the first tokens differ. */
+ * leading space if the two spellings have the same number of tokens, and their first tokens differ. */
 static Refusal read_bad_words(const Served *served, const json_t *body, Sampling *out) {
     const json_t *list = json_object_get(body, "bad_words"), *one;
     size_t i;

@@ -13,7 +13,8 @@ typedef struct Served {
     const char *name; /* the model's name */
     int64_t created;  /* seconds since 1970 */
     const Tokenizer *tokenizer;
-    const Chat *chat; /* NULL if the tokenizer has no chat template; no_chat then contains the reason */
+    /* NULL if the tokenizer has no chat template, in which case no_chat contains the reason */
+    const Chat *chat;
     Err no_chat;
     const int64_t *ends; /* [n_ends]: tokens that end a text */
     int64_t n_ends;
@@ -41,7 +42,8 @@ typedef struct Ask {
     int64_t *ends, n_ends;
     json_t *texts; /* only for ENDPOINT_MEGATRON: the prompts, which the answer repeats */
     bool logprobs, echo, stream;
-    bool usage, usage_always; /* whether the end of the stream, or every part, states the number of tokens */
+    /* whether the end of the stream (usage) or every part (usage_always) states the number of tokens */
+    bool usage, usage_always;
     /* ids: whether the answer contains token ids; special: whether its text contains the names of special tokens */
     bool ids, special;
     char *salt;              /* as in Request, or NULL */

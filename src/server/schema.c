@@ -11,7 +11,8 @@
 enum {
     DEEPEST = 64,       /* maximum number of nested schemas */
     MOST_NODES = 65536, /* maximum number of nodes in the grammar */
-    MOST_PARTS = 1000,  /* maximum number of values in enum, of schemas in anyOf, and of properties */
+    /* maximum number of values in enum, of schemas in anyOf, and of properties in an object */
+    MOST_PARTS = 1000,
 };
 
 /* A schema, and the grammar rule for its text. */
@@ -20,8 +21,8 @@ typedef struct Known {
     int32_t rule;
 } Known;
 
-/* The schemas that have the current schema as an alternative. The texts of all these schemas start at the
- * same position. */
+/* The schemas that have the current schema as an alternative, so that the texts of all these schemas start at
+ * the same position. */
 typedef struct Chain {
     const json_t *schema;
     const struct Chain *outer;
@@ -244,8 +245,8 @@ static Refusal build_map(Compiler *c, const json_t *schema, int32_t next, int32_
     return SERVED;
 }
 
-/* Builds the properties from the last to the first. `first` is the node if the text contains no earlier
- * property, and `rest` is the node if the text contains an earlier property. */
+/* Builds the properties from the last to the first. `first` is the start of the object's rest if no property
+ * precedes it, and `rest` is the start if one does. */
 static Refusal build_members(Compiler *c, const Property *list, int64_t n, int32_t next, int32_t *out) {
     GrammarBuilder *b = c->b;
     int32_t first = build_text(b, "}", next), rest = first;
@@ -304,7 +305,7 @@ static Refusal build_array(Compiler *c, const json_t *schema, int32_t next, int3
     else
         build_json(b, RULE_VALUE, next); /* builds the rule */
     const int32_t end = build_text(b, "]", next);
-    int32_t after = end; /* the state after `k` items */
+    int32_t after = end; /* the grammar's state after `k` items */
     int64_t k = most < 0 ? (least > 0 ? least : 1) : most;
     if (most < 0) {
         after = build_loop(b);

@@ -3,11 +3,11 @@
  * in the schema's order, and no other properties. grammar_builder.h specifies numbers and white space.
  * Supported keywords:
  *
- *   type, enum, const, anyOf, $ref to "#" or a definition in $defs or definitions
- *   properties, required, additionalProperties; items, minItems, maxItems
- *   title, description, default, examples, deprecated, $comment, $schema, $id, which do not affect the text
+ *   type, enum, const, anyOf, $ref to "#" or a definition in $defs or definitions;
+ *   properties, required, additionalProperties; items, minItems, maxItems;
+ *   title, description, default, examples, deprecated, $comment, $schema, $id, which do not affect the text.
  *
- * Any other keyword is refused by name, because ignoring it could make the text invalid. */
+ * A schema with any other keyword is refused, because ignoring the keyword could make the text invalid. */
 #pragma once
 
 #include "server/grammar_builder.h"

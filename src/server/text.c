@@ -29,8 +29,8 @@ static char *decode(const TextStream *s, const int32_t *ids, size_t n, size_t *b
     return mem_strdup("");
 }
 
-/* Returns the number of bytes of a decoded window that are known. An invalid byte can turn a known character before it
- * into U+FFFD, which then counts as known as a whole. */
+/* Returns the number of bytes of a decoded window that are known. An invalid byte can turn a known character
+ * before it into U+FFFD, all of whose bytes then count as known. */
 static size_t known(const TextStream *s, const char *text, size_t n) {
     const size_t from = s->base < n ? s->base : n;
     for (size_t i = 1; i < 3 && i <= from && from - i + 3 <= n && !s->bytes.len; i++)
@@ -69,7 +69,7 @@ static bool ends_with(const char *s, size_t n, const char *end) {
     return n >= k && !memcmp(s + n - k, end, k);
 }
 
-/* Appends what a decoded window and another token have after the window's text. */
+/* Given the decoded text of the window and another token, appends the part after the window's text. */
 static void add_after(const TextStream *s, const char *text, size_t n, Str *bytes) {
     size_t from = known(s, text, n), before;
     if (s->n > s->read) {
@@ -98,7 +98,7 @@ void text_piece(const TextStream *s, int32_t token, Str *bytes) {
     if ((s->n > s->read || ends_with(text, n, REPLACEMENT)) && sscanf(copy, "<0x%2X>%n", &byte, &end) == 1 &&
         end == 6)
         str_add(bytes, &(char){(char)byte},
-                1); /* a byte of a character, in a vocabulary that SentencePiece created */
+                1); /* the token is one byte of a character, in a vocabulary that SentencePiece created */
     else
         add_after(s, text, n, bytes);
     free(text), free(ids);

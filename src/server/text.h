@@ -6,22 +6,24 @@
 #include "base/str.h"
 #include "tokenizer/tokenizer.h"
 
-/* Number of trailing prompt tokens that are decoded with a text, for example to tell whether it begins with a space. */
+/* Number of trailing prompt tokens that are decoded with a text, for example to tell whether the text begins
+ * with a space. */
 enum { TEXT_CONTEXT = 8 };
 
 typedef struct StopList {
     char **at; /* [n]: not empty */
     int64_t n;
-    bool kept; /* true if a text ends after the first stop string, and false if it ends before this string */
+    bool kept; /* whether a text ends after the first stop string, instead of before it */
 } StopList;
 
 typedef struct TextStream {
     const Tokenizer *tokenizer;
     const StopList *stops;
-    bool special;        /* whether special tokens appear by name; to be set after text_begin */
+    /* whether special tokens appear by name; the caller sets this member after text_begin */
+    bool special;
     int32_t *window;     /* [n]: the last tokens, on which the next token's text can depend */
     size_t n, read;      /* the text of the first `read` tokens is known */
-    size_t base;         /* number of bytes in the text of these `read` tokens */
+    size_t base;         /* number of bytes in the text of the first `read` tokens */
     Str bytes;           /* the start of an incomplete character */
     Str held;            /* characters that may begin a stop string */
     int64_t characters;  /* number of complete characters so far, including held characters */

@@ -167,13 +167,15 @@ TEST(bad_splits_are_sentences) {
          "--decoder-last-pipeline-num-layers 4",
          "leave 0 of 8 layers"},
         {"--num-layers 6 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
-         "not a multiple of --pipeline-model-parallel-size 2 times --num-layers-per-virtual-pipeline-stage "
+         "must be a multiple of --pipeline-model-parallel-size 2 times "
+         "--num-layers-per-virtual-pipeline-stage "
          "2"},
         {"--num-layers 6 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",
-         "the 3 layers of pipeline rank 0 are not a multiple of its 2 virtual stages"},
+         "the number of layers, 3, of pipeline rank 0 must be a multiple of its number of virtual stages, 2: "
+         "change"},
         {"--num-layers 65536 --pipeline-model-parallel-size 65536 --num-virtual-stages-per-pipeline-rank "
          "65536",
-         "the 1 layers of pipeline rank 0"},
+         "the number of layers, 1, of pipeline rank 0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *arena = arena_new();
@@ -189,8 +191,8 @@ TEST(bad_strings_name_the_place) {
         {"Et|tLx", "'Et|tLx', character 6: expected E, t, m, L, | or a group"},
         {"Et|tm|L", "has 1 MTP layers (m), but --mtp-num-layers is 0"},
         {"Et|tL --mtp-num-layers 2", "has 0 MTP layers (m), but --mtp-num-layers is 2"},
-        {"Em|tt|L|| --mtp-num-layers 1", "end with its only L"},
-        {"Etm|tL --mtp-num-layers 1", "must have each m after the last t"},
+        {"Em|tt|L|| --mtp-num-layers 1", "one L (the loss), at the end"},
+        {"Etm|tL --mtp-num-layers 1", "must have every m after the last t"},
         {"Et|tL)", "character 6: no group is open here"},
         {"E(t|tL", "character 7: a group does not end; add ')'"},
         {"Et*|tL", "character 4: a positive count must follow '*'"},
@@ -201,12 +203,12 @@ TEST(bad_strings_name_the_place) {
         {"E(((((((((((((((((t)))))))))))))))))|tL", "character 18: groups are nested too deeply"},
         {"Et*99999999999999999999|L", "too many stages and layers"},
         {"E((t*1000)*1000)*1000|L", "too many stages and layers"},
-        {"tt|L", "must begin with its only E"},
-        {"E|ttLL", "must begin with its only E, the embedding, and end with its only L"},
-        {"|EttL", "must begin with its only E"},
-        {"EE|ttL", "must begin with its only E"},
-        {"Ett|L|", "end with its only L"},
-        {",", "must begin with its only E"},
+        {"tt|L", "must contain one E (the embedding), at the beginning"},
+        {"E|ttLL", "must contain one E (the embedding), at the beginning, and one L (the loss), at the end"},
+        {"|EttL", "must contain one E (the embedding), at the beginning"},
+        {"EE|ttL", "must contain one E (the embedding), at the beginning"},
+        {"Ett|L|", "one L (the loss), at the end"},
+        {",", "must contain one E (the embedding), at the beginning"},
         {"Et|L", "has 1 layers (t), but the model has 2: change --num-layers"},
         {"Et|t|L", "has 3 stages, which is not a multiple of --pipeline-model-parallel-size 2"},
         {"EttL", "has 1 stages"},

@@ -236,8 +236,8 @@ TEST(options_choose_the_schedule) {
     assert_true(s.mixed && s.group == 6);
     assert_string_equal(
         spec_of(six, 2, 9, false, &s).msg,
-        "9 microbatches per step in groups of 6 leave a last group of 3. This is less than "
-        "--pipeline-model-parallel-size 4, so the interleaved schedule can deadlock: change "
+        "9 microbatches per step in groups of 6 leave a last group of 3. The interleaved schedule can "
+        "deadlock if the last group has fewer microbatches than --pipeline-model-parallel-size 4: change "
         "--global-batch-size, --micro-batch-size or --microbatch-group-size-per-virtual-pipeline-stage");
     const char *zero = "--pipeline-model-parallel-size 4 --pipeline-schedule zero-bubble";
     assert_ok(spec_of(zero, 1, 8, false, &s));
