@@ -29,7 +29,7 @@ struct Offload {
     Slot slot[OFFLOAD_SLOTS];
     int slots;  /* at most `layers` */
     Kept *kept; /* [layers] */
-    /* one block if the memory was planned; otherwise, a block is added whenever the activations do not fit into the
+    /* planned memory is one block; otherwise, a block is added whenever the activations do not fit into the
      * existing blocks */
     HostBlock *blocks;
     size_t n_blocks, capacity, used, peak;
@@ -120,7 +120,7 @@ Space *offload_enter(Offload *o, int64_t layer) {
 void offload_leave(Offload *o, int64_t layer) {
     Slot *s = slot_of(o, layer);
     if (layer + OFFLOAD_SLOTS >= o->layers) return;
-    /* The layer has freed nothing, so its activations are contiguous. */
+    /* A layer frees none of its activations, so they are contiguous. */
     o->kept[layer] = host_memory(o, space_used(s->space));
     copy_kept(o, s, &o->kept[layer], true);
     s->copying = true;

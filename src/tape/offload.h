@@ -1,11 +1,11 @@
 /* Keeps the activations of layers in host memory between their forward and backward passes (Megatron-LM's
  * --cpu-offloading-num-layers).
  *
- * Device memory has two equal slots. The activations of layer i are in slot i mod 2. After the layer's
- * forward pass, its activations are copied to the host while kernels run, before layer i + 2 writes to the
- * slot. Once the backward pass of layer i + 2 finishes, the activations are copied back to the same addresses
- * while the backward pass of layer i + 1 runs. No tensor's address ever changes. The last two layers need no
- * copy, because their activations are still in the slots. */
+ * Device memory has two equal slots. The activations of layer i are in slot i mod 2. After the forward pass of
+ * layer i, its activations are copied to the host while kernels run, before layer i + 2 writes to the slot.
+ * Once the backward pass of layer i + 2 finishes, the activations are copied back to the same addresses while
+ * the backward pass of layer i + 1 runs. No tensor's address ever changes. The last two layers need no copy,
+ * because their activations are still in the slots. */
 #pragma once
 
 #include "tensor/device.h"
@@ -20,21 +20,21 @@ typedef struct OffloadMemory {
 typedef struct Offload Offload;
 
 /* `layers` is the number of layers, at least one. Only one tape may use the Offload at a time. offload_new
- * allocates the planned host memory. Without a plan, host memory grows on demand, to at most the peak use
- * plus 32 MiB. */
+ * allocates the planned host memory. If there is no plan, host memory grows on demand, up to the peak use plus
+ * 32 MiB. */
 Offload *offload_new(Device *, int64_t layers, OffloadMemory);
 void offload_free(Offload *);
 /* Returns the peak use of a slot and of the host memory. */
 OffloadMemory offload_peak(const Offload *);
-/* Returns how many bytes of device memory all slots need, for the slot size in OffloadMemory. */
+/* Returns the number of bytes of device memory that all slots need, for the slot size in OffloadMemory. */
 size_t offload_bytes(const Offload *, OffloadMemory);
 
 /* ---- called by the tape, in this order ---- */
 
 void offload_begin(Offload *); /* begins a forward pass; discards the contents of the host memory */
 Space *offload_enter(Offload *, int64_t layer);
-/* Call this function after the layer's forward pass. The activations of the layer can be read until the layer after the
- * next one begins. */
+/* Call this function after the layer's forward pass. The activations of layer i can be read until layer i + 2
+ * begins. */
 void offload_leave(Offload *, int64_t layer);
 /* Call this function before the first op of the layer's backward pass. */
 void offload_need(Offload *, int64_t layer);

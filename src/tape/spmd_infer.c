@@ -46,14 +46,15 @@ static Spmd local(const Operands *o, bool is_linear) {
     return count[SPMD_V] ? SPMD_V : count[SPMD_R] ? SPMD_R : SPMD_I;
 }
 
-/* Returns the type of y = x w^T + bias, w [.., out, in]. A third operand that contains integers is not a bias: it
+/* Returns the type of y = x w^T + bias, w [.., out, in]. A third operand of integer type is not a bias, but
  * assigns rows to experts. */
 static Spmd gemm(const Operands *o) {
     enum { X, W, BIAS };
     const Tensor *const x = o->call->in[X], *const w = o->call->in[W], *const third = o->call->in[BIAS],
                         *const bias = third && dtype_is_float((DType)third->dtype) ? third : NULL;
     const Spmd sx = spmd_on(x->spmd, o->axis), sw = spmd_on(w->spmd, o->axis);
-    const bool is_cut = w->cut && o->axis != AXIS_EP; /* over EP, experts are distributed, not sharded */
+    /* on the EP axis, entire experts are distributed over the ranks */
+    const bool is_cut = w->cut && o->axis != AXIS_EP;
     if (sw != SPMD_V || !is_cut) return local(o, false);
     if (w->cut == 1) {
         if (sx != SPMD_R && !is_neutral(x, sx)) refuse(o, "the weight is split by output: x must be R");

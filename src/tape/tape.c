@@ -132,7 +132,8 @@ Tensor *tape_view(Tape *t, Tensor *base, int64_t offset, int ndim, const int64_t
     v.base = base;
     v.spmd = base->spmd;
     if (t->recording)
-        /* in a tensor that is not a gradient, refs is the number of views whose backward function has not run */
+        /* in a tensor that is not a gradient, refs is the number of views whose backward functions have not
+         * run */
         base->refs++;
     return tape_header(t, v);
 }

@@ -7,8 +7,8 @@
  * device measures the sizes of both spaces (space_peak).
  *
  * Gradients: several ops may read a tensor. The first gradient of a tensor is kept or shared without a copy,
- * and later gradients are added to it. A shared gradient is copied before it is written (tape_grad_out), so
- * sharing is never visible. */
+ * and later gradients of the tensor are added to the first. A shared gradient is copied before it is written
+ * (tape_grad_out), so sharing has no visible effect. */
 #pragma once
 
 #include <math.h>
@@ -29,9 +29,9 @@ typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 typedef struct Tape Tape;
 
 /* An observer of the tape, used to search for a divergence. An observed tape waits for each communication
- * before it continues. The observer is called for an op when its outputs are ready (also inside a block, each
- * time the block runs). The observer is also called before and after each node's backward function, with the
- * sweep's Need. */
+ * before it continues. The observer is called for an op when the op's outputs are ready; for an op inside a
+ * block, each time that the block runs. The observer is also called before and after each node's backward
+ * function, with the sweep's Need. */
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
 typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
 
@@ -45,8 +45,9 @@ typedef struct RunContext {
     uint64_t seed;
     const Layout *layout; /* NULL if there is only one rank */
     Comm *comm;           /* NULL if the layout has only one rank */
-    Sync *sync;           /* is notified of parameters in use and of complete gradients; may be NULL */
-    TapeProbe *probe;     /* NULL if there is no observer */
+    /* receives notifications of parameters in use and of complete gradients; may be NULL */
+    Sync *sync;
+    TapeProbe *probe; /* NULL if there is no observer */
     void *probe_arg;
     bool exact;             /* outputs of ops are rounded to the grid of the exact lane (exact_on_grid) */
     bool keeps_gathered;    /* column-parallel layers keep their gathered inputs until the backward pass */
@@ -67,10 +68,10 @@ typedef struct MicrobatchContext {
     double aux_scale;     /* the gradient of the step's loss with respect to an auxiliary loss */
 } MicrobatchContext;
 
-/* The exact lane rounds every value that is not a partial sum to a multiple of 2^-20. A sum of products below 2^13 in
- * magnitude is then exact with any sharding. Every value is rounded to the same grid point in every layout, unless
- * rounding noise of 2^-53 crosses the midpoint between two points. In practice, all layouts are therefore bitwise
- * equal. */
+/* The exact lane rounds every value that is not a partial sum to a multiple of 2^-20. A sum of products is then
+ * exact with any sharding if its magnitude is below 2^13. Every value is rounded to the same grid point in
+ * every layout, unless rounding noise of 2^-53 crosses the midpoint between two points. In practice, all
+ * layouts are therefore bitwise equal. */
 enum { EXACT_GRID_BITS = 20 };
 static inline double exact_on_grid(double x) {
     return ldexp(rint(ldexp(x, EXACT_GRID_BITS)), -EXACT_GRID_BITS);
@@ -82,8 +83,8 @@ const RunContext *tape_context(const Tape *);
 /* Sets the fiber on which the tape runs. The tape pauses the fiber before each wait for an operation that does not
  * move integers, so that other fibers can compute. If the fiber is NULL, there are no pauses. */
 void tape_pauses(Tape *, Fiber *);
-/* Sets the space for later gradients and temporaries. No gradient or temporary may be in use when this
- * function is called. */
+/* Sets the space for later gradients and temporaries. When this function is called, no gradient or temporary
+ * may be in use. */
 void tape_transient_to(Tape *, Space *transient);
 /* Opens the tape for one forward pass, and discards everything that was previously recorded or allocated. The
  * context is copied. */
@@ -95,9 +96,9 @@ void tape_end(Tape *);
  * pass. */
 void *tape_alloc(Tape *, size_t bytes);
 
-/* Returns whether a backward pass will follow the op that is running. The result is true exactly once for
- * each op of a training microbatch, even if a block runs the op again. The result is never true in an
- * evaluation. Code that counts or accumulates outside the tape must check this result. */
+/* Returns whether a backward pass will follow the op that is running. During training, the result is true
+ * exactly once for each op of a microbatch, even if a block runs the op again. During an evaluation, the result
+ * is always false. Code that counts or accumulates outside the tape must check this result. */
 bool tape_is_recording(const Tape *);
 /* tape_axis returns the number of ranks along an axis. tape_group returns this rank's group along the axes of
  * a mask. */
@@ -106,11 +107,12 @@ Group tape_group(const Tape *, unsigned mask);
 /* Returns the positions of the rows of x [s,b,...] in a sequence of *total positions, which is sharded over
  * CP in zigzag order (base/zigzag.h), and over TP if x is V on that axis. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
-/* Must be called halfway through a branch's forward pass (nn/branch.h). With sequence parallelism, only a
- * norm separates a branch's reduce-scatter from the all-gather of the next branch. If passes paused only
- * between branches, at most one of the two operations would be hidden. A pause halfway lets another
- * microbatch run its norm, and each half then hides one operation. The backward pass also pauses halfway,
- * unless the backward pass gathers the branch's input again and therefore pauses for the gather. */
+/* A branch (nn/branch.h) must call this function halfway through its forward pass. With sequence parallelism,
+ * only a norm separates a branch's reduce-scatter from the all-gather of the next branch. If passes paused only
+ * between branches, at most one of these two operations would be hidden. If a pass also pauses halfway, another
+ * microbatch runs its norm during the pause, so that each half of the branch hides one operation. The backward
+ * pass also pauses halfway, unless the backward pass gathers the branch's input again and therefore pauses for
+ * the gather. */
 void tape_pause_halfway(Tape *);
 
 /* ---- tensors, blocks, offloading and the backward pass ---- */
@@ -119,8 +121,8 @@ void tape_pause_halfway(Tape *);
  * has run. */
 Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
 /* Returns a tensor that needs a gradient but was not computed on this tape, such as an input from another
- * pipeline stage. After tape_backward, tape_grad returns its gradient. `data` is the caller's memory. If
- * `data` is NULL, memory in the slot space is used. */
+ * pipeline stage. After tape_backward, tape_grad returns the tensor's gradient. `data` is the caller's memory.
+ * If `data` is NULL, memory in the slot space is used. */
 Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, SpmdType);
 /* Sets the caller's memory for the stage's output, which is sent to another stage and which no backward function reads.
  * The output is the tensor that the next op or block after tape_output_next returns. If `memory` is NULL, which is the
@@ -128,16 +130,17 @@ Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, Spmd
 void tape_output_to(Tape *, void *memory);
 void tape_output_next(Tape *);
 
-/* Runs fn(tape, self, x) and keeps only its output and x. The backward pass runs fn again. tape_block is the
- * only interface for recomputation. If the tape does not record, the intermediate tensors of fn are also
+/* Runs fn(tape, self, x), and keeps only x and the output of fn. The backward pass runs fn again. tape_block is
+ * the only interface for recomputation. If the tape does not record, the intermediate tensors of fn are also
  * dropped. */
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
-/* Sets the memory for the activations of layers between tape_offload_begin and tape_offload_end. The caller
- * owns the Offload. If the Offload is NULL, the slot space is used. */
+/* Sets the memory for the activations of layers that run between tape_offload_begin and tape_offload_end. The
+ * caller owns the Offload. If the Offload is NULL, the slot space is used. */
 void tape_offload_to(Tape *, Offload *);
-/* Call these functions before and after each layer of the Offload. The layers must be consecutive. In the forward pass,
- * only the next layer may read the outputs of a layer. One sweep must compute all gradients of the layer (NEED_ALL). */
+/* Call tape_offload_begin before each layer of the Offload, and tape_offload_end after it. The layers must be
+ * consecutive. In the forward pass, only the next layer may read the outputs of a layer. One sweep must compute
+ * all gradients of the layer (NEED_ALL). */
 void tape_offload_begin(Tape *, int64_t layer);
 void tape_offload_end(Tape *, int64_t layer);
 /* Sets the gradient of the output y to dy, which has the same shape. Call this function before tape_play. */

@@ -9,8 +9,8 @@
 
 /* ---- gradients ---- */
 
-/* Finishes the postponed gradient if it belongs to a different bucket, so that the reduction of this bucket
- * can start (param/sync.h). */
+/* Finishes the postponed gradient if it belongs to a different bucket, so that the other bucket's reduction can
+ * start (param/sync.h). */
 static void end_bucket(Tape *t, const Param *next) {
     for (int i = 0; t->postponed.run && i < CALL_IN; i++) {
         const Tensor *x = t->postponed.call.in[i];
@@ -166,12 +166,13 @@ void tape_postpone(Tape *t, const Node *n, Postponed *run, const void *arg, size
 }
 
 static void play_node(Tape *t, size_t i, Need need) {
-    Node n = t->nodes[i]; /* a copy: a recompute node appends to the array, and may thereby move it */
+    /* a copy, because a recompute node appends to the array of nodes, which may then move */
+    Node n = t->nodes[i];
     Tensor *y = n.call.out[0];
     const Need shown = n.ahead ? need & NEED_DX : need;
     if (!y)
         n.backward(t, &n, need);
-    else if (y->grad) { /* otherwise, no gradient depends on the node, or a DX sweep has finished it */
+    else if (y->grad) { /* if NULL, no gradient depends on the node, or a DX sweep has finished the node */
         t->recording = false;
         if (shown) tape_probe(t, TAPE_PLAYS, n.op, &n.call, shown);
         n.backward(t, &n, need);
@@ -196,7 +197,8 @@ void tape_give(Tape *t, Tensor *y, Tensor *dy) {
     CHECK(tensor_same_shape(y, dy), "the gradient's shape differs from the output's");
     Tensor *seed = tape_header(t, *dy);
     seed->flags = GRAD_BORROWED;
-    seed->refs = 1; /* the caller's reference, so that the gradient counts as shared and is never written */
+    /* counts the caller's reference, so that the gradient is shared, and therefore never written */
+    seed->refs = 1;
     tape_grad_share(t, y, seed, NEED_DX);
 }
 

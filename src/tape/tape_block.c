@@ -27,7 +27,8 @@ static void drop_to(Tape *t, size_t mark) {
 }
 
 static void block_backward(Tape *t, const Node *n, Need need) {
-    if (!(need & NEED_DX)) return; /* a block computes both kinds of gradients in the DX sweep */
+    /* a block computes the gradients of both activations and parameters in the DX sweep */
+    if (!(need & NEED_DX)) return;
     const Block *b = n->call.attr;
     Tensor *x = n->call.in[0];
     Tensor *inner = tape_alias(t, x);

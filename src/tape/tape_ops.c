@@ -17,14 +17,15 @@ static void to_grid(Tape *t, Tensor *y) {
              &(Call){.out = {y}, .attr = &(SnapAttr){EXACT_GRID_BITS}, .device = t->context->device});
 }
 
-/* Must be called after every op: rounds the op's outputs in the exact lane, and calls the trace. */
+/* In the exact lane, rounds the outputs of the op. Then calls the trace. This function must be called after
+ * every op. */
 static void ran(Tape *t, const OpDef *op, const Call *call) {
     for (int i = 0; t->context->exact && i < CALL_OUT; i++) to_grid(t, call->out[i]);
     if (t->trace) t->trace(t->trace_arg, op, call);
 }
 
-/* Gathers the values of the op's parameters from the ranks that hold them. A detached parameter is updated to
- * point to its new memory. */
+/* Gathers the values of the op's parameters from the ranks that hold them. Detached parameters are updated to
+ * point to the new memory of their values. */
 static void use_parameters(Tape *t, const Call *call) {
     Param *used[CALL_IN];
     int n = 0;
@@ -49,7 +50,7 @@ void tape_call(Tape *t, const OpDef *op, Call call) {
     ran(t, op, &call);
 }
 
-/* A probe reads results when a node ends, so no operation may overlap if there is a probe. */
+/* If there is a probe, no operation may overlap, because the probe reads results at the end of each node. */
 bool tape_overlaps(const Tape *t, Axis axis) {
     return !(t->context->at_once & 1u << axis) && !t->context->probe;
 }
@@ -88,7 +89,7 @@ void tape_comm(Tape *t, const OpDef *op, CommCall call, Tensor *in, Tensor *out)
     tape_comm_finish(t, tape_comm_start(t, op, call, in, out));
 }
 
-/* Counts an op's uses of parameters when the op first runs, not when its block is recomputed. */
+/* Counts an op's uses of parameters when the op first runs, but not when its block is recomputed. */
 static void count_uses(Tape *t, const Call *call) {
     for (int i = 0; i < CALL_IN; i++) {
         if (!is_parameter(call->in[i])) continue;

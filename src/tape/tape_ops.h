@@ -9,10 +9,11 @@ typedef void NodeBackward(Tape *, const Node *, Need);
 
 struct Node {
     const OpDef *op; /* NULL for a recompute node, and for a mark (of a layer or a pause) */
-    /* the forward function's operands, or none for a mark; attr points to the tape's copy */
+    /* the operands of the forward function; a mark has none; attr points to the tape's copy of the
+     * attributes */
     Call call;
     NodeBackward *backward; /* NULL if no gradient flows back through this op */
-    /* the gradients of the op's parameters were computed before it was recorded (tape_early_grads_begin) */
+    /* the gradients of the op's parameters were computed before the op was recorded (tape_early_grads_begin) */
     bool ahead;
 };
 
@@ -22,13 +23,14 @@ struct Node {
 Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
 /* Returns a second Tensor for the data of x, with a separate gradient. */
 Tensor *tape_alias(Tape *, const Tensor *x);
-/* Returns a second Tensor for the data of x, which may be a parameter. No gradient flows through this Tensor. */
+/* Returns a second Tensor for the data of x, which may be a parameter. No gradient flows through the second
+ * Tensor. */
 Tensor *tape_detach(Tape *, const Tensor *x);
 /* Runs an op without recording it. */
 void tape_call(Tape *, const OpDef *, Call);
-/* Runs an op and records it. Outputs need a gradient if any input does. The op's rule determines the types of
- * the outputs. If the rule does not allow the operands' types, the call is a fault whose message names the op
- * and the axis. attr (NULL or attr_size bytes) is copied. */
+/* Runs an op and records it. Outputs need a gradient if any input needs one. The op's rule determines the types
+ * of the outputs. If the rule does not allow the operands' types, the call is a fault whose message names the
+ * op and the axis. attr (NULL or attr_size bytes) is copied. */
 void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 
 /* Sets the types of the outputs, as tape_run does. */
@@ -36,18 +38,18 @@ void tape_check(Tape *, const OpDef *, const Call *);
 /* Records a communicating op that the builder has already run, through tape_call and tape_comm. The builder
  * must have set the types of the op's outputs. */
 void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
-/* An op that adds to the main gradients of its parameters before it is recorded calls tape_early_grads_begin
- * before the addition, and tape_early_grads_end instead of tape_record. */
+/* For an op that adds to the main gradients of its parameters before it is recorded: the builder calls
+ * tape_early_grads_begin before the addition, and tape_early_grads_end instead of tape_record. */
 void tape_early_grads_begin(Tape *, const OpDef *, const Call *);
 void tape_early_grads_end(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 /* Returns whether the op that is running belongs to a block that the backward pass is recomputing. */
 bool tape_in_backward(const Tape *);
-/* After this call, the exact lane does not round the gradient of x to the grid. If an op writes x after this
- * call, the lane does not round x either. Ranks may hold partial sums of x, which must not be rounded before
- * they are added. */
+/* Marks x, because ranks may hold partial sums of x or its gradient, which must not be rounded before they are
+ * added. The exact lane does not round the gradient of a marked x to the grid, and does not round x itself if
+ * an op writes x later. */
 void tape_grad_off_grid(Tensor *x);
 bool tape_grad_is_off_grid(const Tensor *x);
-/* Returns memory for use within one call to a builder or a backward function. tape_drop frees it. */
+/* Returns memory for use within one call to a builder or a backward function. tape_drop frees the memory. */
 Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);
 void tape_drop(Tape *, Tensor *);
 /* Frees x unless it is `kept`. Use this function after a call that may have returned its input unchanged. */
@@ -67,7 +69,7 @@ typedef struct TapeComm {
 } TapeComm;
 TapeComm tape_comm_start(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 void tape_comm_finish(Tape *, TapeComm);
-/* Waits if the operation must not overlap with others. For collectives, tape_comm_start calls
+/* Waits for the operation if it must not overlap with others. For collectives, tape_comm_start calls
  * tape_comm_at_once. For point-to-point messages, the caller of tape_comm_start must call tape_comm_at_once,
  * after starting all messages that depend on each other. */
 void tape_comm_at_once(Tape *, TapeComm *);

@@ -17,19 +17,19 @@ struct Tape {
     Offload *offload;   /* NULL if nothing is offloaded */
     Arena *arena;       /* Tensor headers and attributes */
     void *output;       /* memory for the stage's output; NULL for the slot */
-    bool output_next;   /* the next tensor of the slot is the stage's output */
+    bool output_next;   /* the next tensor in the slot is the stage's output */
     TensorList dropped; /* tensors of open blocks, in the transient space */
     Node *nodes;
     size_t n_nodes, cap_nodes;
     bool recording;
-    bool trains, playing; /* trains: a backward pass will follow; playing: it is running */
+    bool trains, playing; /* trains: a backward pass will follow; playing: the backward pass is running */
     struct {
         Postponed *run; /* NULL if no call is postponed */
         void *arg;
         Call call;
     } postponed;
     bool postpones; /* the current node has postponed the rest of its backward function */
-    Fiber *fiber;   /* if NULL, the tape waits without pausing */
+    Fiber *fiber;   /* NULL if the tape waits without pausing */
     /* [parameter number]: number of ops whose backward function has not run yet, for sync_ready */
     int *uses;
     int n_uses;

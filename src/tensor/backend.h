@@ -17,13 +17,14 @@ typedef struct DeviceBackend {
     /* Device memory. */
     /* returns zeroed memory, or NULL if memory is exhausted */
     void *(*alloc)(Device *, size_t bytes);
-    void (*free)(Device *, void *, size_t bytes);                     /* NULL if there is nothing to do */
-    void (*copy)(Device *, void *to, const void *from, size_t bytes); /* either may be in host memory */
-    void (*wait)(Device *);                                           /* NULL if there is nothing to do */
+    void (*free)(Device *, void *, size_t bytes); /* NULL if there is nothing to do */
+    /* `to` and `from` may be in host memory */
+    void (*copy)(Device *, void *to, const void *from, size_t bytes);
+    void (*wait)(Device *); /* NULL if there is nothing to do */
     size_t (*available)(const Device *);
     /* returns the device's total memory; NULL if the device uses the machine's memory */
     size_t (*memory)(const Device *);
-    void (*describe)(const Device *, char *buffer, size_t n); /* NULL if the device is the CPU */
+    void (*describe)(const Device *, char *buffer, size_t n); /* NULL for the CPU */
     void (*reserve_scratch)(Device *, size_t bytes);          /* NULL if there is nothing to do */
     /* Functions for graphs, which are all NULL if graphs are not supported. */
     void (*graph_begin)(Device *);
@@ -47,7 +48,7 @@ typedef struct DeviceBackend {
     void *(*stream_handle)(DeviceStream *);
     void (*stream_follow)(Device *, DeviceStream *);
     void (*stream_record)(Device *, DeviceStream *, DeviceEvent *);
-    /* Functions that measure spans, which are NULL if the host's clock is used. */
+    /* Functions that measure spans, which are NULL if the host's clock is used instead. */
     void (*span_begin)(Device *, DeviceStream *);
     void (*span_end)(Device *, DeviceStream *, OpProfile *);
     /* Functions for reserved address space, which are all NULL if `alloc` only reserves addresses. `commit`

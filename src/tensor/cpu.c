@@ -89,7 +89,7 @@ static size_t cpu_available(const Device *d) {
 /* ---- events and streams: all calls are synchronous, so the host waits only for streams ---- */
 
 struct DeviceEvent {
-    HostStream *stream; /* NULL if it has not been recorded */
+    HostStream *stream; /* NULL if the event has not been recorded */
     int64_t position;
 };
 

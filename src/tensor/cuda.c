@@ -85,8 +85,8 @@ static unsigned cuda_fp8_gemms(const Device *d) {
     return capability >= 89 ? FP8_GEMM_WHOLE | blocks : 0;
 }
 
-/* Adds the finished measurements to their profiles. Keeps unfinished measurements, because their stream may still be
- * running. */
+/* Adds the finished measurements to their profiles. Unfinished measurements are kept, because their stream may
+ * still be running. */
 static void cuda_add_times(Device *d) {
     CudaTimes *t = cuda_of(d)->times;
     int64_t kept = 0;
@@ -336,8 +336,8 @@ static void cuda_unreserve(Device *d, char *base, size_t bytes, size_t committed
 
 enum { GRANULE = 2 << 20 }; /* the unit in which the driver allocates memory */
 
-/* Returns whether cudaMalloc must be avoided. cudaMalloc and cudaFree may wait for all GPUs of this process.
- * If NCCL on one of these GPUs waits for this rank, these calls deadlock. */
+/* Returns whether cudaMalloc must be avoided. cudaMalloc and cudaFree may wait for all GPUs of this process. If
+ * NCCL on one of these GPUs waits for this rank, calls to cudaMalloc and cudaFree deadlock. */
 static bool cuda_avoids_malloc(const Cuda *c, size_t bytes) {
     return c->has_neighbours || c->exports || bytes >= GRANULE;
 }

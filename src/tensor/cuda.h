@@ -1,5 +1,5 @@
-/* The state of a GPU, for kernels/cuda and the CUDA backend. No code outside kernels/cuda and this backend
- * includes a CUDA header. */
+/* The state of a GPU, for kernels/cuda and the CUDA backend. Only kernels/cuda and the CUDA backend include
+ * CUDA headers. */
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,8 +17,8 @@ typedef struct DeviceAssert {
     long long value[2];
 } DeviceAssert;
 
-/* State that a kernel file attaches to a device (handles, plans). The state is created on first use, by the code in
- * that file. */
+/* State that a kernel file attaches to a device (handles, plans). The kernel file creates the state on first
+ * use. */
 typedef enum CudaLibrary { CUDA_GEMM, CUDA_ATTENTION, CUDA_LIBRARIES } CudaLibrary;
 typedef struct CudaState {
     void *at; /* NULL before the first use */
@@ -31,8 +31,9 @@ typedef struct Cuda {
     int warpgroups; /* whether the kernels in use are code for sm_90a; -1 before the first query */
     char name[64];
     size_t memory;
-    bool has_neighbours; /* other ranks of this process use other GPUs */
-    bool exports;        /* this member and the next two have the same meaning as in DeviceSpec */
+    bool has_neighbours; /* whether other ranks of this process use other GPUs */
+    /* `exports`, `gemm_tuning` and `gemm_sm_margin` have the same meaning as in DeviceSpec */
+    bool exports;
     GemmTuning gemm_tuning;
     int64_t gemm_sm_margin;
     cudaStream_t stream;
@@ -58,7 +59,7 @@ static inline Cuda *cuda_of(const Device *d) {
     return d->kind == DEVICE_CUDA ? (Cuda *)d->state : NULL;
 }
 void cuda_check(cudaError_t, const char *call, const char *file, int line);
-/* Returns memory for the duration of one kernel launch or library call, aligned to SPACE_ALIGN. The next call
- * by any kernel of this device may reuse the memory. If the scratch memory is too small, it grows in place,
- * but this growth cannot be captured in a graph. */
+/* Returns memory for the duration of one kernel launch or library call, aligned to SPACE_ALIGN. A later call by
+ * any kernel of this device may reuse the memory. If the scratch memory is too small, it grows in place, which
+ * cannot be captured in a graph. */
 void *cuda_scratch(const Device *, size_t bytes);

@@ -19,18 +19,18 @@ typedef enum DeviceKind {
  * result of cuBLASLt's first choice, the fastest of all algorithms, or cuBLASLt's first choice. */
 typedef enum GemmTuning { GEMM_TUNING_SAME_BITS, GEMM_TUNING_FASTEST, GEMM_TUNING_OFF } GemmTuning;
 
-/* Kinds of FP8 GEMMs. A scale applies to the entire operand, or to 128 terms of a sum. */
+/* Kinds of FP8 GEMMs: a scale applies to an entire operand, or to 128 terms of a sum. */
 enum { FP8_GEMM_WHOLE = 1, FP8_GEMM_BLOCKS = 2 };
 
 /* Describes how to open a device. {0} is the CPU with one thread per core. */
 typedef struct DeviceSpec {
     DeviceKind kind;
-    int rank;               /* the device with index `rank` modulo the number of devices is opened */
+    int rank;               /* device_open opens the device with index `rank` modulo the number of devices */
     bool has_neighbours;    /* other ranks of this process may use other devices */
     bool exports;           /* other ranks can map this GPU's memory, as comm_register requires */
     int threads;            /* number of host threads; if <= 0, one per core that this process may use */
     bool any_order;         /* terms of a sum may be added in any order (--no-deterministic-mode) */
-    GemmTuning gemm_tuning; /* for the GEMMs that a null device plans for a GPU */
+    GemmTuning gemm_tuning; /* also for the GEMMs that a null device plans for a GPU */
     int64_t gemm_sm_margin; /* number of multiprocessors that GEMMs leave for other work */
     unsigned fp8_gemms;     /* only on the CPU, for tests: the result of device_fp8_gemms */
 } DeviceSpec;
@@ -57,7 +57,8 @@ typedef struct Device {
     bool lacks_peers;                    /* true if this GPU cannot access some visible GPU's memory */
     /* number of visible devices of this kind, including this one; ranks are assigned to them round-robin */
     int n_devices;
-    size_t scratch;        /* for a null device: maximum scratch memory that a kernel of the target needs */
+    /* for a null device: the most scratch memory that any kernel of the target needs */
+    size_t scratch;
     int64_t graph_replays; /* number of graph launches since the device was opened */
     /* current and peak numbers of allocated bytes, excluding reserved addresses without memory */
     size_t allocated, most_allocated;
@@ -72,53 +73,53 @@ Device *device_null(void);
  * `target`, which must outlive the null device. */
 Device *device_null_for(const Device *target);
 void device_free(Device *);
-/* Allocates scratch memory for kernels in advance, so that no memory is allocated while they run. */
+/* Allocates scratch memory for kernels in advance, so that no memory is allocated while the kernels run. */
 void device_reserve_scratch(Device *, size_t bytes);
 /* Describes the device, such as "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)". The description
  * of the CPU states the number of threads. */
 const char *device_describe(const Device *, char *buffer, size_t n);
-/* Returns how many bytes of memory are available. For the CPU, see base/host_memory.h. */
+/* Returns the number of bytes of memory that are available. For the CPU, see base/host_memory.h. */
 size_t device_memory_available(const Device *);
 /* Returns the FP8 GEMMs that the device's ops may use, as a mask of FP8_GEMM_WHOLE and FP8_GEMM_BLOCKS. */
 unsigned device_fp8_gemms(const Device *);
 
-/* Returns zeroed memory. Too little memory is a fault, and its message states the size and `what`. */
+/* Returns zeroed memory. Too little memory is a fault whose message states the size and `what`. */
 void *device_alloc(Device *, size_t bytes, const char *what);
 void device_release(Device *, void *, size_t bytes);
-/* Returns host memory that the device's copies can read and write while kernels run. The memory is not
- * zeroed, and is pinned for a GPU. The host must not access memory that a running copy uses. As in
+/* Returns host memory that the device's copies can read and write while kernels run. The memory is not zeroed.
+ * For a GPU, the memory is pinned. The host must not access memory that a running copy uses. As in
  * device_alloc, too little memory is a fault. */
 void *device_host_alloc(Device *, size_t bytes, const char *what);
 void device_host_release(Device *, void *, size_t bytes);
 
-/* Returns whether the host can access the device's memory only through the functions below. For this function
- * and for views, a NULL device means the host. */
+/* Returns whether the host can access the device's memory only through device_read, device_write, copies and
+ * views. A NULL device means the host, here and for views. */
 bool device_is_discrete(const Device *);
 /* device_read, device_write and device_wait take effect in the order of the calls, like kernels. device_read
  * and device_write return when the host memory may be reused. device_wait returns once all work has finished.
- * On the null device, all three do nothing. */
+ * On the null device, these three functions do nothing. */
 void device_read(Device *, void *host, const void *at, size_t bytes);
 void device_write(Device *, void *at, const void *host, size_t bytes);
 void device_wait(Device *);
 
-/* Copies data in order with the kernels. `to` and `from` are each in device memory or in memory from
- * device_host_alloc. The host may access the latter again after the next device_wait. */
+/* Copies data in order with the kernels. Each of `to` and `from` is in device memory, or in host memory from
+ * device_host_alloc, which the host may access again after the next device_wait. */
 void device_copy(Device *, void *to, const void *from, size_t bytes);
 
 /* Async copies run concurrently with kernels. Either `to` or `from` must be memory from device_host_alloc. A
- * copy begins once all earlier calls finish. Calls after device_wait_event(done) begin once the last copy
- * with that event finishes. Earlier calls do not wait for the copy. A graph may contain async copies if it
- * also waits for all of them. */
+ * copy begins once all earlier calls finish. Calls after device_wait_event(done) begin once the last copy with
+ * the event `done` finishes. Calls before device_wait_event do not wait for the copy. A graph may contain async
+ * copies if it also waits for all of these copies. */
 typedef struct DeviceEvent DeviceEvent;
 DeviceEvent *device_event_new(Device *); /* returns NULL if copies are synchronous */
 void device_event_free(Device *, DeviceEvent *);
 void device_copy_async(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
 void device_wait_event(Device *, DeviceEvent *);
 
-/* A stream runs a library's work in order. The library receives the stream's handle. Work on the stream
- * begins once all calls before the last device_stream_follow finish. device_stream_record marks the end of
- * the stream's work with an event. Calls after the event's device_wait_event begin once this work finishes. A
- * graph may contain a stream's work if the graph also waits for all of this work. */
+/* A stream runs a library's work in order. The library receives the stream's handle. Work on the stream begins
+ * once all calls before the last device_stream_follow finish. device_stream_record marks the end of the
+ * stream's work with an event. Calls after the event's device_wait_event begin once the stream's work before
+ * the event finishes. A graph may contain a stream's work if the graph also waits for all of this work. */
 typedef struct DeviceStream DeviceStream;
 /* Returns a stream with high priority, or NULL if this kind of device has no streams. */
 DeviceStream *device_stream_new(Device *);
@@ -127,13 +128,13 @@ void device_stream_free(Device *, DeviceStream *);
 void *device_stream_handle(Device *, DeviceStream *);
 void device_stream_follow(Device *, DeviceStream *);
 void device_stream_record(Device *, DeviceStream *, DeviceEvent *);
-/* Returns whether an event has happened. The event must have been recorded most recently outside graph
- * capture. Any thread may call this function. */
+/* Returns whether an event has happened. The last recording of the event must have been outside graph capture.
+ * Any thread may call this function. */
 bool device_event_happened(Device *, DeviceEvent *);
-/* device_span_end adds the device time since device_span_begin to a profile. The time is measured on a
- * stream, or on the stream of ops if the stream is NULL. The profile must be valid until a device_wait after
- * the end. Between begin and end, no op may run, no other span may begin and no graph may be recorded.
- * device_span_begin returns the `begin` argument for device_span_end. */
+/* device_span_end adds the device time since device_span_begin to a profile. The time is measured on the given
+ * stream or, if it is NULL, on the stream of ops. The profile must be valid until a device_wait after the end.
+ * Between begin and end, no op may run, no other span may begin and no graph may be recorded. device_span_begin
+ * returns the `begin` argument for device_span_end. */
 int64_t device_span_begin(Device *, DeviceStream *);
 void device_span_end(Device *, DeviceStream *, int64_t begin, OpProfile *);
 /* Returns whether calls are being recorded into a graph. */
@@ -150,8 +151,8 @@ void device_graph_launch(Device *, DeviceGraph *);
 void device_graph_free(Device *, DeviceGraph *); /* the graph may be NULL */
 
 /* The state of work that is run repeatedly. The first time, the work runs op by op, so that ops create their
- * plans and other state. The second time, the work is recorded as a graph. From then on, the graph is
- * launched. {0} is the initial state. */
+ * plans and other state. The second time, the work is recorded as a graph. From then on, the graph is launched.
+ * The initial state is {0}. */
 typedef struct DeviceRecording {
     bool warm;
     DeviceGraph *graph;
@@ -161,8 +162,8 @@ void device_replay(Device *, DeviceRecording *, void (*work)(void *arg), void *a
 void device_recording_drop(Device *, DeviceRecording *);
 
 /* Gives the host access to device memory. A view is the memory itself or, for a discrete device, a copy.
- * device_view_end writes the copy back if the mode includes VIEW_WRITE. If the mode is only VIEW_WRITE, the
- * view must be written completely. Large memory should be viewed in pieces of about VIEW_BYTES. */
+ * device_view_end writes the copy back if the mode includes VIEW_WRITE. If the mode is VIEW_WRITE alone, the
+ * host must write the entire view. Large memory should be viewed in pieces of about VIEW_BYTES. */
 enum { VIEW_READ = 1, VIEW_WRITE = 2, VIEW_BYTES = 8 << 20 };
 typedef struct DeviceView {
     void *data;
@@ -174,15 +175,14 @@ typedef struct DeviceView {
 DeviceView device_view(Device *, const void *at, size_t bytes, unsigned mode);
 void device_view_end(DeviceView *);
 
-/* A region of device memory. The offsets of blocks depend only on the sequence of calls. A dry run on the null device
- * and the real run therefore have equal offsets and an equal peak. */
+/* A region of device memory. The offsets of blocks depend only on the sequence of calls, so a dry run on the
+ * null device and the real run have equal offsets and an equal peak. */
 typedef struct Space Space;
 enum { SPACE_ALIGN = 256, SPACE_UNPLANNED = 0 };
 /* `capacity` is the peak of a dry run. SPACE_UNPLANNED means address space whose pages receive memory when they are
  * first used (in tests and generation). On a CPU, such a space has at most 32 GiB. */
 Space *space_new(Device *, const char *name, size_t capacity);
-/* Checks that addresses for `count` unplanned spaces can be reserved. ulimit -v may prevent such
- * reservations. */
+/* Checks that addresses for `count` unplanned spaces can be reserved, which `ulimit -v` may prevent. */
 Err space_check(Device *, int count);
 void space_free(Space *);
 /* Returns a block that is aligned to SPACE_ALIGN. Exceeding the capacity is a fault. */

@@ -45,7 +45,7 @@ uint16_t f16_from_float(float x) {
     uint32_t u = float_bits(x), sign = u >> 16 & 0x8000, mag = u & 0x7fffffffu;
     if (mag > 0x7f800000u) return (uint16_t)(sign | 0x7e00);
     if (mag >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* 65520 and above round to infinity */
-    if (mag < 0x38800000u) { /* subnormal in F16: a float addition rounds it */
+    if (mag < 0x38800000u) { /* for a subnormal of F16, a float addition performs the rounding */
         return (uint16_t)(sign | (float_bits(float_of_bits(mag) + 0.5f) - float_bits(0.5f)));
     }
     return (uint16_t)(sign | ((mag - 0x38000000u + 0xfffu + (mag >> 13 & 1)) >> 13));

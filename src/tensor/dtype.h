@@ -1,6 +1,6 @@
 /* Element types. Arithmetic uses double for F64 and float for all other types; BF16 and F16 are storage only.
- * F8E4M3 and F8E5M2 store scaled numbers in FP8 (fp8.h), and I8 stores scaled numbers in [-127, 127]. Only
- * ops for scaled numbers use these three types, which do not count as float types. */
+ * F8E4M3 and F8E5M2 store scaled numbers in FP8 (fp8.h), and I8 stores scaled numbers in [-127, 127]. Only ops
+ * for scaled numbers use F8E4M3, F8E5M2 and I8, which do not count as float types. */
 #pragma once
 
 #include <stdbool.h>

@@ -2,8 +2,8 @@
 
 #include "tensor/float_bits.h"
 
-/* The fields, from the highest bit, are sign, exponent and mantissa. `fields` is the exponent bias of a float minus the
- * FP8 type's exponent bias. */
+/* An FP8 number consists of sign, exponent and mantissa, from the highest bit. `fields` is a float's exponent
+ * bias minus the FP8 type's exponent bias. */
 static const struct {
     int mantissa;
     uint32_t fields, largest;
@@ -18,7 +18,8 @@ uint8_t fp8_from_float(Fp8Type t, float x) {
     const int shift = 23 - FORMATS[t].mantissa;
     if (mag > 0x7f800000u) return 0x7f;
     uint32_t code;
-    if (float_of_bits(mag) < FORMATS[t].smallest_normal) { /* a float addition rounds it */
+    /* for a subnormal, a float addition performs the rounding */
+    if (float_of_bits(mag) < FORMATS[t].smallest_normal) {
         const float magic = FORMATS[t].smallest_normal * (float)(1 << shift);
         code = float_bits(float_of_bits(mag) + magic) - float_bits(magic);
     } else

@@ -12,4 +12,4 @@ typedef enum Fp8Type { E4M3, E5M2 } Fp8Type;
 uint8_t fp8_from_float(Fp8Type, float);
 float fp8_to_float(Fp8Type, uint8_t);
 float fp8_max(Fp8Type);
-double fp8_roundoff(Fp8Type); /* returns u: 2^-4 for E4M3, 2^-3 for E5M2 */
+double fp8_roundoff(Fp8Type); /* returns the unit roundoff: 2^-4 for E4M3, 2^-3 for E5M2 */

@@ -16,18 +16,19 @@ struct Space {
     const char *name;
     char *base;
     size_t capacity, used, peak;
-    /* only for unplanned spaces: number of bytes, beginning at the base, that have memory and are counted as
+    /* only for unplanned spaces: number of bytes from the base on that have memory and are counted as
      * allocated */
     size_t committed;
     bool planned;
-    const char *limit; /* what limits the capacity, for the message if the space is full */
+    const char *limit; /* the limit on the capacity, for the message if the space is full */
     Hole *holes;       /* free ranges in ascending order; no two are adjacent */
     size_t n_holes, cap_holes;
 };
 
-/* Returns the size of an unplanned space, in bytes of address space, not of memory. On a CPU, each rank that runs as a
- * thread has several spaces, so a large layout has thousands of spaces. With at most 32 GiB each, about 4,000 spaces
- * fit into the 128 TiB of a process. A dry run only counts bytes, so its spaces can be larger. */
+/* Returns the size of an unplanned space, in bytes of address space, not of memory. On a CPU, each rank that
+ * runs as a thread has several spaces, so a large layout has thousands of spaces. With at most 32 GiB each,
+ * about 4,000 spaces fit into the 128 TiB of a process. In a dry run, which only counts bytes, spaces can be
+ * larger. */
 static size_t unplanned(const Device *d) {
     if (d->kind == DEVICE_NULL) return (size_t)1 << 60;
     if (d->backend->memory) return d->backend->memory(d) / SPACE_ALIGN * SPACE_ALIGN;

@@ -41,16 +41,16 @@ static inline unsigned spmd_axes(SpmdType t, Spmd s) {
     return mask;
 }
 
-/* How an op's output type follows from its operand types, axis by axis. Operands that are equal on all ranks and have
- * no gradient (tables, ids) are compatible with every type. */
+/* Rules that compute an op's output type from its operand types, axis by axis. Operands that are equal on all
+ * ranks and have no gradient (tables, ids) are compatible with every type. */
 typedef enum SpmdRule {
-    /* for ops that occur only in backward passes and updates; their counterparts in the forward pass are
+    /* for ops that occur only in backward passes and updates, whose counterparts in the forward pass are
      * checked instead */
     SPMD_UNTYPED,
     SPMD_LOCAL,  /* all I -> I; all R -> R; V, or V and R -> V */
     SPMD_LINEAR, /* like LOCAL, and all P -> P: for sums and copies */
     SPMD_GEMM,   /* x w^T + bias, see tape/spmd_infer.c: a sharded weight turns R into V and V into P */
-    SPMD_LOOKUP, /* rows of a table: a sharded table gives P */
+    SPMD_LOOKUP, /* lookup of a table's rows: the result is P if the table is sharded */
     /* like LOCAL, then summed over the tokens of a microbatch: V becomes P on the axes that shard the microbatch */
     SPMD_SUM,
 } SpmdRule;

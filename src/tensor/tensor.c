@@ -77,8 +77,8 @@ int64_t tensor_rows(const Tensor *t) {
     return n;
 }
 
-/* Adjacent dimensions whose elements are evenly spaced are merged, so that they need only one division. The
- * outermost dimension needs no division. */
+/* Merges adjacent dimensions whose elements are evenly spaced, because merged dimensions need only one
+ * division. The outermost dimension needs no division. */
 int64_t tensor_row_offset(const Tensor *t, int64_t row) {
     int64_t offset = 0;
     for (int i = t->ndim - 2; i >= 0;) {

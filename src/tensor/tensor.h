@@ -12,7 +12,7 @@
 enum { TENSOR_DIMS = 5 };
 
 typedef enum TensorFlags {
-    TENSOR_ACCUM = 1,      /* a kernel that writes this tensor adds to it, as for gradients */
+    TENSOR_ACCUM = 1,      /* a kernel that writes the tensor adds to its content, as for gradients */
     TENSOR_NEEDS_GRAD = 2, /* the tensor is a parameter, or was computed from a parameter */
     /* The tensor is the persistent gradient of a parameter. A main gradient always has TENSOR_ACCUM set, and the tape
      * never frees it. */
@@ -25,9 +25,9 @@ typedef struct Tensor {
     uint8_t ndim, dtype, flags;
     int8_t cut;          /* 1 + the sharded dimension of a parameter that is V on an axis, otherwise 0 */
     SpmdType spmd;       /* the type along each axis of the mesh */
-    int32_t refs;        /* for a gradient: number of tensors that share it; managed by the tape */
+    int32_t refs;        /* for a gradient: number of tensors that share the gradient; managed by the tape */
     struct Tensor *grad; /* NULL until a gradient has been computed; for a parameter, its main gradient */
-    struct Tensor *base; /* for a view: the tensor whose bytes it shares; otherwise NULL */
+    struct Tensor *base; /* for a view: the tensor whose bytes the view shares; otherwise NULL */
 } Tensor;
 
 /* Returns a contiguous tensor over `data`. */
@@ -47,7 +47,7 @@ bool tensor_same_shape(const Tensor *, const Tensor *);
 int64_t tensor_rows(const Tensor *);
 int64_t tensor_width(const Tensor *); /* returns the size of the last dimension */
 int64_t tensor_row_offset(const Tensor *, int64_t row);
-/* Returns the address `offset` elements after `data`. A negative offset is allowed. */
+/* Returns the address that is `offset` elements after `data`; the offset may be negative. */
 void *tensor_at(const Tensor *, int64_t offset);
 /* Returns a description for messages, such as "F32 [37, 2, 64]". */
 const char *tensor_describe(const Tensor *, char *buffer, size_t n);
