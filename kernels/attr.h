@@ -58,8 +58,8 @@ typedef struct Fp8ScaleAttr {
 
 typedef struct QuantizeAttr {
     Fp8Type type;
-    /* If there is one scale per block: the size of a block. Such scales are powers of two. Rows are counted as
-     * in tensor_rows. */
+    /* The size of a block, if each block has a scale. Blocks' scales are powers of two. Rows are counted as in
+     * tensor_rows. */
     int64_t rows, columns;
 } QuantizeAttr;
 
@@ -232,7 +232,7 @@ typedef struct AttentionAttr {
     double alibi;            /* if not 0, alibi_bias is added to scaled scores */
     int64_t page;            /* paged_attention: number of rows per page, a multiple of PAGE_ROWS */
     /* The dropout index of a probability is ((sample*heads + head)*S + query)*S + key. S is seq_total, which is at
-     * least the length of each sequence. */
+     * least as large as the length of any sequence. */
     DropoutAttr dropout;
 } AttentionAttr;
 
@@ -243,8 +243,8 @@ typedef struct RopePagedAttr {
 
 /* ALiBi (Press et al., 2022): a score's bias is proportional to the distance between key and query. The
  * slopes for n heads are 2^(-alibi i / n) for i = 1 to n. If n is not a power of two, let m be the largest
- * power of two below n: the first m heads use the slopes for m heads, and the others use slopes 1, 3, 5, ...
- * of those for 2 m heads. */
+ * power of two below n. The first m heads then use the slopes for m heads, and the remaining heads use the
+ * odd-numbered slopes (1, 3, 5, ...) for 2 m heads. */
 HOST_DEVICE static inline double alibi_bias(const AttentionAttr *a, int64_t head, int64_t key_minus_query) {
     const int64_t i = a->first_head + head;
     int64_t m = 1;

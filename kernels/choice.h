@@ -47,8 +47,8 @@ HOST_DEVICE static inline uint64_t choice_part(double p, uint64_t total) {
     return part < (double)total ? (uint64_t)part : total;
 }
 
-/* Chooses a token. This function is the reference for all other implementations. Some of the logits may be
- * -INFINITY, but not all of them. */
+/* Chooses a token. This function is the reference for all other implementations. Some logits may be -INFINITY,
+ * but not all. */
 Chosen choice_make(const double *logits, int64_t n, const ChoiceRow *);
 /* Returns log softmax(logits)[token]. Chosen.sum must have been computed from n logits. */
 double choice_logprob(const Chosen *, int64_t n);

@@ -25,8 +25,9 @@ typedef struct Rank {
     char *in, *out; /* device buffers of `most` bytes each */
     bool prints;
     json_t *rows;
-    int64_t wrong;              /* number of wrong elements, summed over the ranks */
-    double best[N_COLLECTIVES]; /* the highest bus bandwidth of each collective in GB/s, or 0 */
+    int64_t wrong; /* number of wrong elements, summed over the ranks */
+    /* the highest bus bandwidth of each collective in GB/s, or 0 if the collective was not measured */
+    double best[N_COLLECTIVES];
 } Rank;
 
 /* A table row: a collective, and the size in bytes of the larger of its two buffers. */
@@ -107,8 +108,8 @@ static void measure(Rank *r, const Row *row) {
     if (r->prints) printf("\n"), fflush(stdout);
 }
 
-/* Returns a rank's copy bandwidth in GB/s while all ranks copy `most` bytes. This bandwidth limits any transport
- * through memory. */
+/* Returns a rank's copy bandwidth in GB/s while all ranks copy `most` bytes. The copy bandwidth limits every
+ * transport through memory. */
 static double copy_roof(const Rank *r) {
     enum { ROUNDS = 5 };
     double best = 0;

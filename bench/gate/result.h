@@ -45,8 +45,8 @@ Err result_measure(const Measurer *, char *const *more, Result *out);
 
 /* Writes the name of an op's row, such as "linear/fc1 bf16". Returns false if the row has no name. */
 bool result_name(const json_t *row, char name[RESULT_NAME]);
-/* Returns the row with this name, or NULL if there is none. */
+/* Returns the row with the given name, or NULL if there is none. */
 const ResultRow *result_find(const Result *, const char *name);
-/* Returns the value of a provenance string, such as "commit", or "unknown" if the result does not contain
- * this string. */
+/* Returns a string of the result's provenance, such as "commit", or "unknown" if the provenance lacks the
+ * string. */
 const char *result_fact(const Result *, const char *name);

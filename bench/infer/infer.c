@@ -89,7 +89,8 @@ static Err measure_row(Session *s, Row *row) {
     Round r = {.gap = mem_alloc((size_t)(n * o->fresh) * sizeof *r.gap),
                .before = mem_alloc((size_t)n * sizeof *r.before)};
     double *slowest = mem_alloc((size_t)o->rounds * sizeof *slowest);
-    run_round(s, engine, n, o->rounds, 2, &r); /* this round accesses all memory for the first time */
+    /* a warm-up round, which accesses all memory for the first time */
+    run_round(s, engine, n, o->rounds, 2, &r);
     for (int64_t i = 0; i < o->rounds; i++) {
         const int64_t before = engine_counts(engine).model_ns;
         run_round(s, engine, n, i, o->fresh, &r);

@@ -10,7 +10,7 @@
 /* A request that streams `Load.tokens` tokens as server-sent events, with usage statistics in each event. */
 typedef struct LoadRequest {
     Str text; /* the HTTP request */
-    /* times in ns at which the request was sent, and at which its first and last tokens arrived */
+    /* in ns: times at which the request was sent, its first token arrived, and its last token arrived */
     int64_t sent, first, last;
     int64_t tokens; /* number of tokens that have arrived */
 } LoadRequest;

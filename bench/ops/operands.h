@@ -6,7 +6,7 @@
 #include "measure/op_runner.h"
 
 OpNumber bench_case_op(int);
-/* Returns whether the type of any operand depends on the type of activations. */
+/* Returns whether at least one operand's type depends on the type of activations. */
 bool bench_case_has_type(int);
 /* Appends the types and shapes of the operands that bench_case_open allocates, such as "BF16[64,4,768] ->
  * BF16[64,4,768]". */

@@ -193,8 +193,8 @@ static Err measure_all(Session *s) {
     s->copy = bench_roof_copy(s->device);
     for (int t = 0; t < TYPES; t++) {
         if (!s->wanted[t]) continue;
-        /* Only 16-bit GEMMs are tuned. Tuning wider types would take minutes, and cuBLASLt's default
-         * algorithms for these types are good. */
+        /* Only 16-bit GEMMs are tuned. Tuning wider types would take minutes, and cuBLASLt's default algorithms
+         * for them are already good. */
         ERR_RETURN(open_device(s, dtype_is_16bit(NAMED[t].type) ? s->options->tuning : GEMM_TUNING_OFF));
         for (int i = 0; i < bench_case_count(); i++) {
             if (!is_due(s, i, t)) continue;

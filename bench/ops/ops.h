@@ -1,5 +1,5 @@
-/* Measures each row of kernels/cases.def in every type, and compares its speed with the roofline limit that
- * applies to it. */
+/* Measures each row of kernels/cases.def in every type, and compares the row's speed with the roofline limit
+ * that applies. */
 #pragma once
 
 #include "base/err.h"

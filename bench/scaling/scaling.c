@@ -14,7 +14,7 @@
 
 const char *const SCALING_AXES[] = {"data", "tensor", "context", "pipeline", NULL};
 
-/* The options of this bench. They are not passed to child processes; each child process receives its own
+/* The options of this bench. Child processes do not receive these options; each child process receives its own
  * --ranks. */
 static const char *const OWN[] = {
     "weak", "strong", "rounds=", "over=", "ranks=", "min-ranks=", "json=", NULL};

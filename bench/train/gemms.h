@@ -1,6 +1,6 @@
-/* Measures how long the GEMMs of a step take in the step, and how long they take alone. On the CPU, they run
- * alone in BLAS, with BLAS's threads, in fp32. On a GPU, the same op runs alone on the same shapes, in
- * consecutive calls. */
+/* Measures how long a step's GEMMs take in the step, and how long they take alone. On the CPU, "alone" means in
+ * BLAS, with BLAS's threads, in fp32. On a GPU, it means consecutive calls of the same op with the same
+ * shapes. */
 #pragma once
 
 #include "kernels/attr.h"

@@ -24,7 +24,8 @@ typedef struct Summary {
     double profiled; /* mean time per step, over the same steps as the members below */
     double op[OP_KERNELS], family[OP_FAMILIES], rest;
     StepComm comm[COMM_GROUPS];
-    /* exposed communication in all groups, and the part of it that the pipeline's schedule implies */
+    /* exposed communication in all groups, and the part of this communication time that the pipeline's schedule
+     * implies */
     double exposed, bubble;
     double blas;   /* median time to replay the GEMMs in BLAS */
     Range of_blas; /* the BLAS replay's time divided by the GEMMs' time, for each step */

@@ -22,8 +22,8 @@ typedef struct BenchTrain {
     /* if true, also measures the roofline limits, and the GEMMs alone; impossible on a CPU with several
      * ranks */
     bool alone;
-    /* the device's peak FLOP/s, for MFU; 0 selects the value of a known device, and an unknown device has no
-     * MFU */
+    /* the device's peak in TFLOP/s, for MFU; if not set, the peak of a known device. MFU is omitted if no peak
+     * is known. */
     double peak_tflops;
     const char *json; /* file for the results, or NULL */
 } BenchTrain;

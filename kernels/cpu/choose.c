@@ -31,8 +31,8 @@ typedef struct Row {
     int64_t n;
 } Row;
 
-/* Returns the likeliest tokens, likeliest first. Their number (if `counts`) or the sum of their weights exceeds
- * the limit. */
+/* Returns the likeliest tokens, likeliest first. The number of these tokens (if `counts` is true) or the sum of
+ * their weights exceeds the limit. */
 static Ranked *rank(const Row *r, bool counts, uint64_t limit) {
     Ranked *all = mem_alloc((size_t)r->n * sizeof *all);
     for (double range = 8;; range *= range) {
@@ -50,8 +50,9 @@ static Ranked *rank(const Row *r, bool counts, uint64_t limit) {
 }
 
 /* Keeps the likeliest tokens, up to and including the first token at which the running number of tokens (if
- * `counts`) or the running sum of weights exceeds the limit. The number or the total weight of all tokens
- * must exceed the limit. If `counts` is true, tokens that are as likely as the last kept token are kept too. */
+ * `counts` is true) or the running sum of weights exceeds the limit. The number or the total weight of all
+ * tokens must exceed the limit. If `counts` is true, tokens that are as likely as the last kept token are kept
+ * too. */
 static void keep(Row *r, bool counts, uint64_t limit) {
     Ranked *all = rank(r, counts, limit), *last = all;
     for (uint64_t sum = 0; (sum += counts ? 1 : last->weight) <= limit;) last++;

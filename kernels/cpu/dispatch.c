@@ -28,7 +28,7 @@ static int by_copy(const void *a, const void *b) {
     return x->copy < y->copy ? -1 : x->copy > y->copy;
 }
 
-/* Moves the copies that the expert keeps to the front, in their original order. Returns the number of these
+/* Moves the copies that the expert keeps to the front, in their original order. Returns the number of kept
  * copies. */
 static int64_t keep(const DispatchAttr *a, Ranked *copies, int64_t n) {
     if (a->capacity <= 0 || n <= a->capacity) return n;
@@ -39,7 +39,8 @@ static int64_t keep(const DispatchAttr *a, Ranked *copies, int64_t n) {
     return a->capacity;
 }
 
-/* Returns the index of copy i's expert among this call's experts, or -1 if the expert is not one of them. */
+/* Returns the index of copy i's expert among this call's experts, or -1 if the call does not include the
+ * expert. */
 static int64_t place(const Call *c, int64_t experts, int64_t i) {
     const DispatchAttr *a = c->attr;
     const int64_t expert = int64s(c->in[1])[i], e = expert - a->first;

@@ -18,8 +18,8 @@
 #define CBLAS_GEMM cblas_sgemm
 #endif
 
-/* BLAS packs the other operand again for each panel. With narrower panels, this would cost more than a tenth
- * of the speed. */
+/* For each panel, BLAS packs the undivided operand again. With narrower panels, the repeated packing would cost
+ * more than a tenth of the speed. */
 enum { PANEL_MIN = 384, PANELS_MAX = 64 };
 
 /* Returns the number of panels, a power of two. The number of threads is usually a power of two as well, so
@@ -80,7 +80,7 @@ enum {
     DOT_AHEAD = 2048,
     DOT_ROWS = 3,
     DOT_UNIT = 16,    /* number of columns per unit of work */
-    DOT_FEW_ROWS = 16 /* with more rows, BLAS is faster although it copies op(b) */
+    DOT_FEW_ROWS = 16 /* if there are more rows, BLAS is faster although BLAS copies op(b) */
 };
 
 /* Functions with the argument `type` are inlined, so that `type` is a compile-time constant. */

@@ -1,4 +1,4 @@
-/* Optimizer steps on pieces of the flat parameter buffers, and the sums that these steps need. AdamW
+/* Optimizer steps on pieces of the flat parameter buffers, and the sums that optimizer steps need. AdamW
  * (Loshchilov and Hutter 2019; Transformer Engine's multi_tensor_adam, decoupled decay):
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
  *   p -= lr * (m / correction1 / (sqrt(v / correction2) + eps) + weight_decay p)

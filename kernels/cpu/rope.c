@@ -80,7 +80,7 @@ static void rotate_and_store(void *arg, int64_t begin, int64_t end) {
         const int64_t position = int64s(o->rope.position)[token];
         const real *cos = reals(o->rope.cos) + position * half, *sin = reals(o->rope.sin) + position * half;
         for (int64_t g = token * groups; g < (token + 1) * groups; g++) {
-            const real *head[2]; /* the key and the value */
+            const real *head[2]; /* the group's key head, then its value head */
             for (int64_t h = 0; h < r; h++) {
                 real *query = reals(y) + tensor_row_offset(y, g * r + h);
                 rotate_head(&o->rope, reals(x) + tensor_row_offset(x, g * (r + 2) + h), cos, sin, query,

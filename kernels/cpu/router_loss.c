@@ -19,7 +19,7 @@ typedef struct Loss {
     const Tensor *logits, *count;
     int64_t tokens, experts, samples;
     double all_tokens;
-    /* [1 or samples, experts]: the coefficient of each probability in the loss; NULL for the z loss */
+    /* [1 or samples, experts]: the coefficients of the probabilities in the loss; NULL for the z loss */
     double *share;
 } Loss;
 

@@ -205,8 +205,8 @@ static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
          i += (int64_t)gridDim.x * blockDim.x)
 
 /* Records an error. A device's first error becomes a fault when the host next waits for the device
- * (tensor/cuda.h). `message` contains two %lld. The message is a string in host memory, so a kernel must
- * receive it as an argument. */
+ * (tensor/cuda.h). `message` contains two %lld. The message is a string in host memory, so its address must be
+ * passed to the kernel as an argument. */
 __device__ __forceinline__ void raise_assert(DeviceAssert *c, const char *message, int64_t a, int64_t b) {
     if (atomicExch(&c->raised, 1)) return;
     c->message = message;

@@ -3,7 +3,7 @@
 #include "kernels/cuda/vectors.cuh"
 
 /* A run consists of the elements of two Philox blocks. Each Philox block begins at a global index that is a
- * multiple of 4. If a row does not begin at such an index, the row's first run begins before the row. A warp
+ * multiple of 4. If a row does not begin at a multiple of 4, the row's first run begins before the row. A warp
  * processes up to STRIPE runs of a row, and computes the row's position in the full sequence only once. */
 enum { THREADS = 256, WARP = 32, WORDS = 4, BLOCKS = 2, MANY = WORDS * BLOCKS, STRIPE = 4 * WARP };
 

@@ -37,7 +37,7 @@ struct Start {
 template <typename X, typename Y, int N>
 __global__ void __launch_bounds__(THREADS)
     copy_rows(const X *x, Y *y, Rows x_rows, Rows y_rows, int64_t n, bool add) {
-    extern __shared__ Start start[]; /* if vector i of the tile is in row r, it is at start[r] + i * N */
+    extern __shared__ Start start[]; /* vector i of the tile, if it is in row r, is at start[r] + i * N */
     const int64_t each = x_rows.width / N, begin = (int64_t)blockIdx.x * TILE, first = begin / each,
                   column = begin - first * each;
     const int count = (int)min((int64_t)TILE, n - begin);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(THREADS)
     Vec<X, N> from[LOADS];
     Vec<Y, N> *to[LOADS];
 #pragma unroll
-    for (int k = 0; k < LOADS; k++) { /* no branches, so that all loads are in flight simultaneously */
+    for (int k = 0; k < LOADS; k++) { /* without branches, all loads are in flight simultaneously */
         const int i = min(k * THREADS + (int)threadIdx.x, count - 1);
         const Start p = start[(at + i) / width];
         from[k] = *(const Vec<X, N> *)(x + p.x + i * N);

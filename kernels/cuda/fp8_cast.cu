@@ -92,8 +92,8 @@ template <typename T> __device__ __forceinline__ float largest_of(const Held<T> 
     return most.get();
 }
 
-/* The factors for a thread's rows and columns. A cast uses only the row factors or only the column factors;
- * the others are 1. */
+/* The factors for a thread's rows and columns. A cast uses either the row factors or the column factors; the
+ * unused factors are 1. */
 struct Scales {
     float row[SIDE], column[SIDE];
 };
@@ -192,7 +192,7 @@ __device__ __forceinline__ int turned_at(int column, int line) {
 template <typename T, __nv_fp8_interpretation_t F, bool BLOCKS>
 __device__ __forceinline__ void convert(const Fp8Cast &c, const Place &p, const Held<T> &x, const Scales &s,
                                         float scale, uint2 *turned) {
-    uint32_t half[2][SIDE]; /* four columns of each row */
+    uint32_t half[2][SIDE]; /* four columns of each row, as FP8 */
     uint8_t *to = c.y + p.row_of(0) * c.width + p.column;
 #pragma unroll
     for (int r = 0; r < SIDE; r++, to += c.width) {

@@ -1,6 +1,6 @@
-/* Kernels for weights that are stored in FP8: they cast a part of a weight, and convert stored values for
- * GEMMs. Values and scales are bitwise equal to those of kernels/cpu/quantize.c. amaxes are updated in place;
- * y and inverse are written. */
+/* Kernels for weights that are stored in FP8: casts of a part of a weight, and conversions of stored values for
+ * GEMMs. Values and scales are bitwise equal to those of kernels/cpu/quantize.c. amaxes are updated in place; y
+ * and inverse are written. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/quantize.cuh"

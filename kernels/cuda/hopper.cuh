@@ -84,8 +84,8 @@ template <int STAGES> struct Ring {
         if (++stage == STAGES) stage = 0, phase ^= 1;
     }
 };
-/* Returns the policy by which the L2 cache keeps a copied tile. If `once`, the tile's cache lines are the
- * first to be evicted. */
+/* Returns the policy by which the L2 cache keeps a copied tile. If `once` is true, the tile's cache lines are
+ * the first to be evicted. */
 __device__ __forceinline__ uint64_t cache_policy(bool once) {
     uint64_t policy;
     if (once)
@@ -113,8 +113,8 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* Returns true in one lane of a warp. All lanes of the warp must call this function. Copies by the elected
- * lane are much faster, because the compiler can keep the values that they need in uniform registers. */
+/* Returns true in one lane of a warp. All lanes of the warp must call this function. Copies by the elected lane
+ * are much faster, because the compiler can keep the copies' arguments in uniform registers. */
 __device__ __forceinline__ bool is_elected() {
     uint32_t yes;
     asm volatile("{\n"
@@ -132,10 +132,10 @@ __device__ __forceinline__ bool is_elected() {
  * register, as descriptors require. */
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-/* Returns the descriptor of a tile. If `along`, each line contains consecutive terms of the sum. If not
- * `along`, each line contains 64 consecutive columns of the result, and the lines for the next 64 columns
- * begin after `apart` bytes. Groups of eight lines are groups_apart bytes apart. The descriptor of an address
- * n bytes later is larger by n / 16. */
+/* Returns the descriptor of a tile. If `along` is true, each line contains consecutive terms of the sum. If
+ * `along` is false, each line contains 64 consecutive columns of the result, and the lines for the next 64
+ * columns begin after `apart` bytes. Groups of eight lines are groups_apart bytes apart. The descriptor of an
+ * address n bytes later is larger by n / 16. */
 template <bool along>
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t at, int apart = 0,
                                                     int groups_apart = 8 * LINE_BYTES) {
@@ -190,7 +190,7 @@ PRODUCT(8, 64, R_32, 32, 33, 34, SUM_8)
 PRODUCT(16, 128, R_64, 64, 65, 66, SUM_16)
 PRODUCT(32, 256, R_128, 128, 129, 130, SUM_32)
 
-/* Computes s [64, 8 * N8] = a [64,32] b [32, 8 * N8], or s += a b if `add`. The operands are E4M3. */
+/* Computes s [64, 8 * N8] = a [64,32] b [32, 8 * N8], or s += a b if `add` is true. The operands are E4M3. */
 template <int N8, bool add> struct Fp8Product;
 #define FP8_PRODUCT(n8, width, registers, a, b, adds, sums)                                                  \
     template <bool add> struct Fp8Product<n8, add> {                                                         \

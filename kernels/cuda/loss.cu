@@ -2,7 +2,7 @@
  * once. Every thread keeps the largest logit so far and the sum of exp(logit - largest), and rescales the sum
  * when a larger logit appears. The threads' sums are merged in a fixed order. cross_entropy_grad reads each
  * logit and writes each gradient once, in place if logits and dlogits are one tensor. cross_entropy_with_grad
- * also reads logits from memory only once, because it keeps rows in shared memory between the loss and the
+ * also reads logits from memory only once, because rows stay in shared memory between the loss and the
  * gradient.
  *
  * For 16-bit storage, exp is computed with the hardware's instruction for 2^x (0 for subnormal results),
@@ -61,7 +61,7 @@ struct Losses {
 
     /* Returns the index in [b,s] of the token in row r of [s,b,v]. */
     __device__ __forceinline__ int64_t token(int64_t r) const { return r % b * s + r / b; }
-    /* Returns the label's column in this tensor, or -1 if the tensor does not contain it. */
+    /* Returns the label's column in this tensor, or -1 if the column is not in the tensor. */
     __device__ __forceinline__ int64_t target(int64_t token) const {
         const int64_t at = label[token] - first;
         return at >= 0 && at < columns ? at : -1;
@@ -134,7 +134,7 @@ template <typename T> struct LogSum {
                 add<1>((const Piece<T, 1> *)x, vectors * N + (int)threadIdx.x, threads, (int)columns);
     }
     /* Merges the sums of all threads of the block; all threads receive the result. `room` is shared memory
-     * for 64 elements; no thread may have read it since the last barrier. */
+     * for 64 elements; no thread may have read `room` since the last barrier. */
     __device__ __forceinline__ void join(R *room) {
         const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
         const R high = warp_max(top), part = warp_sum(sum * growth<T>(shift<T>(top) - shift<T>(high)));
@@ -292,10 +292,10 @@ extern "C" void cuda_cross_entropy_grad(const Call *c) {
 
 /* ---- loss and gradient in one kernel ---- */
 
-/* A block processes several rows sequentially. The first `held` vectors of a row are in shared memory, and
- * each of them is copied and read by a single thread. After the gradient of a vector has been written, the
- * vector at the same place in the block's next row replaces it in shared memory. The other vectors of a row
- * are read twice, the second time from the cache. */
+/* A block processes several rows sequentially. The first `held` vectors of a row are in shared memory, and each
+ * vector is copied and read by a single thread. After a vector's gradient has been written, the corresponding
+ * vector of the block's next row replaces the vector in shared memory. The remaining vectors of a row are read
+ * twice, the second time from the cache. */
 template <typename T, int N> struct RowHeld {
     typedef Piece<T, N> V;
     BucketPool<V> slots;

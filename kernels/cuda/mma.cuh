@@ -12,8 +12,8 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Copies N = 8 or 16 bytes to shared memory if `there`; otherwise writes zeros. The copy is complete after
- * the same thread has called copies_arrived, and visible to other threads after a barrier. */
+/* Copies N = 8 or 16 bytes to shared memory if `there` is true; otherwise writes zeros. The copy is complete
+ * after the same thread has called copies_arrived, and visible to other threads after a barrier. */
 template <int N> __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool there) {
     const int bytes = there ? N : 0;
     if (N == 16)
@@ -32,8 +32,8 @@ __device__ __forceinline__ void put_shared(uint32_t to, const uint32_t (&x)[4]) 
 }
 
 /* Loads four 8 x 8 matrices. Each row has 16 bytes. Lanes 0-7 pass the addresses of the first matrix's rows,
- * lanes 8-15 pass those of the second matrix, and so on. Lane 4 * i + j receives columns 2 * j and 2 * j + 1
- * of row i of each matrix. The transposed load returns rows 2 * j and 2 * j + 1 of column i. */
+ * lanes 8-15 pass the addresses of the second matrix's rows, and so on. Lane 4 * i + j receives columns 2 * j
+ * and 2 * j + 1 of row i of each matrix. The transposed load returns rows 2 * j and 2 * j + 1 of column i. */
 __device__ __forceinline__ void load_matrices(uint32_t (&x)[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])

@@ -4,9 +4,9 @@
  * rounded sum, so that its results are bitwise equal to those of the ops add and norm. All other rows (with
  * odd widths, misaligned addresses, larger widths or mixed types) are processed element by element.
  *
- * The number of instructions limits the kernel as much as the bandwidth does. In the time in which a
- * multiprocessor of an H200 reads and writes a row of 2048 16-bit elements, it can issue about 2000 warp
- * instructions. A row is therefore processed by few threads with many vectors each. */
+ * The number of instructions limits the kernel as much as the bandwidth does. While a multiprocessor of an H200
+ * reads and writes a row of 2048 16-bit elements, it can issue about 2000 warp instructions. A row is therefore
+ * processed by few threads with many vectors each. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/vectors.cuh"
@@ -30,8 +30,8 @@ template <typename T, int K> struct Held {
     typedef Run<T, N> V;
     V x[K];
 
-    /* Loads the thread's vectors; vectors past the end of the row become 0. If CONSTANT, the kernel must not
-     * write the row. */
+    /* Loads the thread's vectors; vectors past the end of the row become 0. If CONSTANT is true, the kernel
+     * must not write the row. */
     template <bool CONSTANT = false>
     __device__ __forceinline__ void load(const T *row, const Team<R, false> &team, int vectors) {
 #pragma unroll
@@ -123,7 +123,7 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     __shared__ R room[Team<R, false>::ROOM];
     Team<R, false> team(room);
     const int vectors = (int)o.width / VEC<T>;
-    /* Each team processes one row. The maximum grid size is sufficient for any tensor that Starts can
+    /* Each team processes one row. The maximum grid size is sufficient for every tensor that Starts can
      * describe. */
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + team.index;
     const bool live = row < o.rows; /* the last teams may have no row, but must still take part in barriers */
@@ -148,8 +148,8 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     }
     const R rstd = 1 / sqrt(team.sum(x.squares()) * o.per_width + o.eps);
     if (!live) return;
-    /* All gains are loaded before any gain is used. Otherwise, the kernel would end with a separate memory
-     * access for each gain. */
+    /* All gains are loaded before the first gain is used. Otherwise, the kernel would end with a separate
+     * memory access for each gain. */
     Held<T, ROW_HELD> gain;
     gain.template load<true>(p.gain, team, vectors);
     x.template write<PLUS>(p, gain, rstd, p.y + row * o.width, team, vectors);

@@ -31,7 +31,7 @@ template <typename T> struct GradVectors {
 };
 
 /* The state of one thread: K vectors of each staged row, in shared memory, and the sums over the thread's
- * columns. If PLUS, 1 is added to the stored gains. */
+ * columns. If PLUS is true, 1 is added to the stored gains. */
 template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
     typedef Real<T> R;
     enum { N = VEC<T>, P = VEC<R>, PARTS = N / P }; /* the sums for a vector are PARTS vectors of P numbers */
@@ -77,8 +77,8 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         return own;
     }
     static __device__ __forceinline__ int slot(Operand what, int k) { return (what * K + k) * 32; }
-    /* Clears the vectors past the end of the row. One call per stage is sufficient, because no copy writes
-     * these vectors. */
+    /* Clears the vectors past the end of the row. One call per stage is sufficient, because no copy writes the
+     * cleared vectors. */
     __device__ __forceinline__ void clear(int stage) const {
         const BucketPool<V> own = slots_of(stage);
 #pragma unroll
@@ -120,7 +120,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         for (int e = 0; e < N; e++) v.dy[e] = dy.get(e), v.x[e] = RMS ? x.get(e) : x.get(e) - mean;
         return v;
     }
-    /* Adds the row to the column sums if `live`, and computes the row's mean(dy g) and rstd mean(dy g
+    /* Adds the row to the column sums if `live` is true, and computes the row's mean(dy g) and rstd mean(dy g
      * xhat). */
     __device__ __forceinline__ void means(int stage, bool live, R mean, R rstd, R *sum, R *along) {
         const BucketPool<V> own = slots_of(stage);
@@ -251,9 +251,9 @@ struct GradPlan {
 };
 
 /* Chooses the numbers of vectors per thread and of threads per row. As many of a block's threads as possible
- * should process a part of a row, because only the slots of such threads hold bytes in flight. If several
- * numbers are equally good, rows of several warps use the fewest vectors per thread, to shorten the end of
- * the kernel. Smaller rows use the most vectors per thread, because a warp then adds more rows per pass. */
+ * should process a part of a row, because only these threads' slots hold bytes in flight. If several numbers
+ * are equally good, rows of several warps use the fewest vectors per thread, to shorten the end of the kernel.
+ * Smaller rows use the most vectors per thread, because a warp then adds more rows per pass. */
 static void choose_team(int64_t vectors, GradPlan *p) {
     int64_t best = 0;
     for (int held = 4; held >= 2; held--) {

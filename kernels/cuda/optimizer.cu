@@ -26,7 +26,7 @@ struct Pieces {
         if (row) return row[i];
         return {begin, n - begin < PIECE_MOST ? n - begin : PIECE_MOST, 0};
     }
-    /* Returns a loaded piece or, if it is invalid, raises an error and returns an empty piece. */
+    /* Returns a loaded piece. If the piece is invalid, raises an error and returns an empty piece. */
     __device__ __forceinline__ FlatPiece checked(FlatPiece p) const {
         if (p.begin < 0 || p.count < 0 || p.count > PIECE_MOST || p.begin + p.count > n || p.group < 0 ||
             p.group >= STEP_GROUPS) {
@@ -79,8 +79,8 @@ static StepSource step_source(const Call *c, const StepNumbers &own) {
 /* The step's numbers for one piece, in the arithmetic type. */
 template <typename R> struct Step { R lr, decay, scale, unbias1, unbias2, eps; };
 
-/* Loads the elements [i, i + N) of x that are before `end`. If INSIDE, all of them are before `end`, and the run
- * begins at a multiple of 16 bytes (or of its size, if that is smaller). */
+/* Loads the elements [i, i + N) of x that are before `end`. If INSIDE is true, all N elements are before `end`,
+ * and the run begins at a multiple of 16 bytes (or of the run's size, if that is smaller). */
 template <bool INSIDE, typename T, int N>
 __device__ __forceinline__ void get_run(const T *x, int64_t i, int64_t end, bool aligned, Run<T, N> *run) {
     *run = INSIDE ? load_run<T, N>(x + i, 0, N, true) : load_run<T, N>(x, i, end, aligned);
@@ -119,8 +119,8 @@ static unsigned turns_grid(const Turns &t, int64_t pieces) {
     return (unsigned)(ceil_div(pieces, t.apart * t.each) * t.apart);
 }
 
-/* A Rule loads N elements starting at i (into Rule::Loaded), then updates them. At least one of these
- * elements must be before `end`. If WHOLE, all of them are before `end` and aligned. UPDATES_AT_ONCE thread
+/* A Rule loads N elements starting at i into Rule::Loaded, and then updates the elements. At least one element
+ * must be before `end`. If WHOLE is true, all N elements are before `end` and aligned. UPDATES_AT_ONCE thread
  * blocks per multiprocessor keep enough loads in flight. */
 enum { UPDATES_AT_ONCE = 4 };
 template <bool WHOLE, class Rule>
@@ -493,7 +493,7 @@ extern "C" void cuda_qk_clip(const Call *c) {
 
 /* ---- clipping by the gradient's norm ---- */
 
-/* A single thread processes the limbs one after the other, as the host does. */
+/* A single thread processes the limbs in order, as the host does. */
 static __global__ void clip(const int64_t *sum, int n, const StepNumbers *from, double most,
                             StepNumbers *step, ClipOutcome *outcome) {
     __shared__ ExactSum squares[CLIP_NORMS];
@@ -626,7 +626,7 @@ enum { LANES = 8, GROUPS = WARP / LANES, TURNS = WARP / GROUPS, SHARE = SUM_BLOC
 static_assert(TURNS == LANES && (int)PIECE_MOST == WARP * (int)SUM_BLOCK, "one block for each lane");
 
 /* Returns the sum of squares over this lane's share of the block that the lane's group processes. x is the
- * piece, with n elements. If INSIDE, the piece is full and aligned. */
+ * piece, with n elements. If INSIDE is true, the piece is full and aligned. */
 template <typename T, bool INSIDE>
 __device__ __forceinline__ double share_of_a_block(const T *x, int turn, int n, bool aligned) {
     constexpr int N = VEC<T>;

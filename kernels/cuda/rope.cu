@@ -1,7 +1,7 @@
 /* Computes the op rope. Also computes the first part of rope_paged_attention (rope_store), which rotates
  * queries and stores new rows, unless paged_tiles.cu does this. y is written or accumulated, and may share
- * the memory of x. In rope_store, each group of x has two more heads, a key and a value, and these are
- * written to rows of the pools.
+ * the memory of x. In rope_store, each group of x has two more heads, a key and a value, which are written to
+ * rows of the pools.
  *
  * A thread processes a run of pairs in some neighbouring heads of a token. All loads are in flight before the
  * first rotation, and cosines and sines are loaded once. Elements that are not rotated form additional runs.
@@ -27,7 +27,7 @@ template <typename T> struct Rope {
     uint32_t tokens, samples, length; /* length: number of tokens per sample */
     /* per token: number of heads, heads per group, number of shares; share i begins at head i * HEADS */
     uint32_t heads, per_group, shares;
-    int half, rest; /* per head: numbers of pairs, and of elements after the pairs */
+    int half, rest; /* per head: number of pairs, and number of elements after the pairs */
     int pair_runs, rest_runs;
     Real<T> sign;
     bool interleaved, add;
@@ -38,7 +38,8 @@ template <typename T> struct Rope {
     int64_t pool_row[2], pool_group[2];
 };
 
-/* Returns elements [first, first + N) of a row of n elements. If ALIGNED, all of them are inside the row. */
+/* Returns elements [first, first + N) of a row of n elements. If ALIGNED is true, all N elements are inside the
+ * row. */
 template <bool ALIGNED, int N, typename T>
 __device__ __forceinline__ Run<T, N> get_run(const T *row, int first, int n) {
     if constexpr (ALIGNED)

@@ -6,9 +6,9 @@
 
 #include "kernels/cuda/vectors.cuh"
 
-/* A pool of slots. The shared-memory address of the slots is stored as an integer. If it were a pointer, the
- * compiler would recompute the address for each access, and this computation takes longer than the access.
- * All threads of a warp must run the constructor. */
+/* A pool of slots. The shared-memory address of the slots is stored as an integer. If the address were stored
+ * as a pointer, the compiler would recompute it for each access, which takes longer than the access. All
+ * threads of a warp must run the constructor. */
 template <typename V> struct BucketPool {
     uint32_t first;
 

@@ -9,8 +9,8 @@ extern "C" {
 enum { THREADS = 256, EACH = 8 /* number of blocks per multiprocessor */ };
 static_assert((int)EXACT_WORDS <= (int)THREADS, "there must be a thread for each word");
 
-/* Each block computes the divisor for itself. A single thread of the block processes the limbs one after the
- * other, as the host does. */
+/* Each block computes the divisor for itself. A single thread of the block processes the limbs in order, as the
+ * host does. */
 template <typename T>
 static __global__ void unit_norm(const Real<T> *x, const int64_t *sum, T *y, int64_t n) {
     __shared__ ExactSum squares;

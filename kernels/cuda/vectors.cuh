@@ -100,8 +100,8 @@ template <typename T, int N> struct Run {
 };
 
 /* Loads elements [first, first + N) of a row of n elements. Elements outside [0, n) are not accessed and
- * become 0. If `aligned`, every run inside the row must begin at a multiple of 16 bytes (or of the run's
- * size, if that is smaller). */
+ * become 0. If `aligned` is true, every run inside the row must begin at a multiple of 16 bytes (or of the
+ * run's size, if that is smaller). */
 template <typename T, int N>
 __device__ __forceinline__ Run<T, N> load_run(const T *row, int64_t first, int64_t n, bool aligned) {
     typedef Run<T, N> Many;

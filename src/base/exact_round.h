@@ -17,8 +17,8 @@ HOST_DEVICE static inline void exact_normalise(ExactSum *s) {
     s->limb[EXACT_LIMBS - 1] += carry;
 }
 
-/* Returns the sign of a normal sum, and replaces the limbs with those of the magnitude. All limbs except the last are
- * then in [0, 2^32). */
+/* Returns the sign of a normal sum, and replaces the sum with its magnitude. All limbs except the last are then in
+ * [0, 2^32). */
 HOST_DEVICE static inline double exact_take_sign(ExactSum *s) {
     int top = EXACT_LIMBS - 1;
     while (top >= 0 && !s->limb[top]) top--;

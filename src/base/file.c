@@ -145,7 +145,7 @@ static Err follow(const char *path, char **out) {
     return file_failed("open", path);
 }
 
-/* Returns the descriptor of stdout or stderr, if one of them is redirected to this file, otherwise -1. */
+/* Returns the descriptor of stdout or stderr if one of the two is redirected to the file, otherwise -1. */
 static int own_output(const struct stat *file) {
     struct stat own;
     for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)

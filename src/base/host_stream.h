@@ -15,7 +15,7 @@ HostStream *host_stream_new(void);
 void host_stream_free(HostStream *);
 /* Returns the stream's current end: the number of tasks added so far. */
 int64_t host_stream_end(HostStream *);
-/* host_stream_passed returns whether the first `position` tasks have finished. host_stream_wait waits until
- * these tasks have finished. Any thread may call these functions. */
+/* host_stream_passed returns whether the first `position` tasks have finished. host_stream_wait waits until the
+ * first `position` tasks have finished. Any thread may call these functions. */
 bool host_stream_passed(HostStream *, int64_t position);
 void host_stream_wait(HostStream *, int64_t position);

@@ -127,8 +127,8 @@ Blame isolated_blame(const Isolated *i) {
     const char *said = i->said.s ? i->said.s : "";
     Blame b = {.rank = -1};
     snprintf(b.line, sizeof b.line, "%.*s", (int)strcspn(said, "\n"), said);
-    /* If NCCL reported the fault, an absent rank is not necessarily the cause, because it may not have started the
-     * operation yet. */
+    /* If NCCL reported the fault, an absent rank is not necessarily the cause, because that rank may not have
+     * started the operation yet. */
     const bool refused = strstr(b.line, "COMM FAULT nccl") != NULL;
     b.of_library = refused || strstr(b.line, "NCCL");
     const char *absent = refused ? NULL : strstr(said, ABSENT), *checked = strstr(said, CHECKED);

@@ -169,7 +169,8 @@ __device__ static void add_to_buckets(const Flash &p, const Shared<R> &m, int64_
     if (last >= 0) to[last] += sum;
 }
 
-/* Sets m.weight to the tile's dropout factors. Each thread later reads only the factors that it computed. */
+/* Sets m.weight to the tile's dropout factors. No barrier is needed afterwards, because each thread reads only
+ * the factors that it computed. */
 template <typename R> __device__ static void draw(const Flash &p, Shared<R> &m, int key0) {
     const Place at = place();
 #pragma unroll 1

@@ -8,6 +8,6 @@
 bool attention_cudnn(const Call *);
 bool attention_grad_cudnn(const Call *);
 
-/* attention.cu. Returns how many bytes of cuda_scratch a call needs if cuDNN does not support it. */
+/* attention.cu. Returns how many bytes of cuda_scratch a call needs if cuDNN does not support the call. */
 size_t attention_scratch(const Call *);
 size_t attention_grad_scratch(const Call *);

@@ -241,11 +241,11 @@ static int64_t bytes_of_one(const AttentionShape *a) {
 }
 
 /* Returns the number of (sample, group) pairs that are processed in one part. The backward pass is
- * deterministic, unless the device allows sums in any order. A deterministic backward pass needs scratch
- * memory that is quadratic in the sequence length. A part may therefore use only 1/64 of the GPU's memory (2
- * GiB on an H200). Parts of this size are still large enough to keep the GPU busy. A single pair may use 1/8
- * of the memory (on an H200: 4 heads of 46k positions). Larger pairs use Isotron's kernels, which need only
- * linear scratch memory. The result depends only on sizes, so every run makes the same decision. The
+ * deterministic, unless the device allows a nondeterministic order of sums. A deterministic backward pass needs
+ * scratch memory that is quadratic in the sequence length. A part may therefore use only 1/64 of the GPU's
+ * memory (2 GiB on an H200). Parts of this size are still large enough to keep the GPU busy. A single pair may
+ * use 1/8 of the memory (on an H200: 4 heads of 46k positions). Larger pairs use Isotron's kernels, which need
+ * only linear scratch memory. The result depends only on sizes, so every run makes the same decision. The
  * nondeterministic backward pass needs only linear memory, but has the same limits. */
 static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     const int64_t one = bytes_of_one(a), memory = (int64_t)cuda->memory;
@@ -253,7 +253,7 @@ static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     if (one > memory / 8) return 0;
     const int64_t most = memory / 64 / one < 1 ? 1 : memory / 64 / one;
     if (most >= a->batch) return a->batch;
-    /* the lse of each part must begin at a multiple of 16 bytes */
+    /* each part's lse must begin at a multiple of 16 bytes */
     if (a->heads * a->s % 4) return most / 4 * 4;
     return ceil_div(a->batch, ceil_div(a->batch, most));
 }

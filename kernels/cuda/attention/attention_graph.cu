@@ -6,8 +6,8 @@
  *   dq = ds k,  dk = ds^T q;  with several heads, dk and dv of each head are stored in 16 bits, then summed.
  *
  * The backward pass is deterministic if dq is the output of one GEMM over all keys. cuDNN then stores all of
- * ds. The backward pass is nondeterministic if dq is a copy of F32 sums, because blocks of keys add to these
- * sums in the order in which they finish. */
+ * ds. The backward pass is nondeterministic if dq is a copy of F32 sums, because blocks of keys add to the sums
+ * in the order in which the blocks finish. */
 #include "kernels/cuda/attention/attention_graph.cuh"
 
 #include <math.h>

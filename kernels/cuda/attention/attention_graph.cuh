@@ -23,7 +23,7 @@ typedef struct AttentionShape {
      * the mask limits the keys */
     int64_t mask, window;
     int64_t padded;    /* nonzero if batch elements have lengths */
-    int64_t any_order; /* backward pass: nonzero if dq is summed in any order, in AT_DQ_SUMS */
+    int64_t any_order; /* backward pass: nonzero if dq is summed in AT_DQ_SUMS, in a nondeterministic order */
     double scale;      /* factor of q.k */
     HeadStrides q, k, v, y;
     HeadStrides dy, dq, dk, dv; /* used only in the backward pass */

@@ -6,8 +6,8 @@
  * other operand pass through shared memory. The forward pass and the pass for dq iterate over tiles of keys.
  * The pass for dk and dv iterates over tiles of query rows, with transposed scores. In all three passes, the
  * result of one GEMM is therefore in the registers in which the next GEMM expects its operand. A block's
- * result has at most W columns: for wider heads, several blocks share the result, and each of them computes
- * all scores. */
+ * result has at most W columns: for wider heads, several blocks share the result, and each block computes all
+ * scores. */
 #include "kernels/cuda/attention/mma_planes.cuh"
 
 /* Processing of scores. PLAIN: scores are scaled; CAPPED: scaled, then capped; BIASED: scaled, then
@@ -44,7 +44,7 @@ __device__ static uint32_t is_kept_at(const Flash &p, const Run &run, uint64_t l
 }
 
 /* Returns the bits for scores [row,key]; line [16] contains each row's first dropout index. Two lanes share
- * blocks of random bits, and each of them draws every second block. */
+ * blocks of random bits, and each lane draws every second block. */
 __device__ __noinline__ static uint32_t kept_by_row(const Flash &p, const Run &run, const uint64_t *line,
                                                     int key0) {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -84,7 +84,8 @@ __device__ __noinline__ static uint32_t kept_by_key(const Flash &p, const Run &r
                     << i;
         return kept;
     }
-    uint32_t drawn = 0; /* the random bits of four keys, for element `one` of each n */
+    /* bits 4 n to 4 n + 3: whether each of four keys is kept for query row 8 n + column + one % 2 */
+    uint32_t drawn = 0;
 #pragma unroll 1
     for (int n = 0; n < 8; n++) {
         const int key = own + one / 2 * 8 + lane / 16 * 4;
@@ -144,7 +145,7 @@ __device__ __forceinline__ void load_rows(const Flash &p, const RowBlock &x, con
 
 /* ---- forward ---- */
 
-/* Masks the keys outside of each row's range; range [16] contains these ranges. */
+/* Masks the keys outside each row's range; range [16] contains the rows' ranges. */
 __device__ __forceinline__ void hide_keys(float (&score)[OTHERS / 8][4], const Range *range, int key0) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -169,7 +170,7 @@ __device__ __forceinline__ void cap_scores(const Flash &p, float (&score)[OTHERS
         for (int i = 0; i < 4; i++) score[n][i] = cap * tanhf(score[n][i] * in);
 }
 
-/* ---- biases by distance: they are added to scaled scores ---- */
+/* ---- biases by distance, which are added to scaled scores ---- */
 
 /* Returns the position of a key in a tile, or of the last key if the key does not exist. */
 __device__ __forceinline__ int key_position(const Flash &p, const Run &run, int key0, int key) {
@@ -426,8 +427,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
              (float *)memory + threadIdx.x / 32 * ROOM<W>);
 }
 
-/* Iterates, in order, over the tiles of query rows that attend to any key of a tile of keys. All threads of a
- * warp must call take(). */
+/* Iterates, in order, over the tiles of query rows that attend to at least one key of a tile of keys. All
+ * threads of a warp must call take(). */
 struct Seen {
     const Span *span;
     int tiles, key0, next; /* the next tile to examine */

@@ -8,7 +8,7 @@
  * kernels: (reason)". The string is valid until the next call for the device. */
 const char *attention_path(const Call *);
 
-/* The numbers of calls to both ops since the device was opened. */
+/* The numbers of calls to attention and attention_grad since the device was opened. */
 typedef struct AttentionCounts {
     int64_t cudnn, own;
 } AttentionCounts;

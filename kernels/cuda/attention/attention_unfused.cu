@@ -260,7 +260,7 @@ extern "C" void cuda_attention_unfused(const Call *c) {
     LAUNCHED();
 }
 
-/* The maxima are not negative, so a comparison of their bits as integers gives the same order. */
+/* The maxima are not negative, so comparing their bits as integers gives the same order. */
 template <typename R> static __global__ void max_scores(const Problem p, double *max) {
     const int64_t lane = threadIdx.x % 32, t = p.k.dim[0], heads = p.q.dim[3];
     QUERY_LOOP(n) {

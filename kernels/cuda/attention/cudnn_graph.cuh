@@ -10,7 +10,7 @@ typedef cudnnBackendDescriptor_t Descriptor;
 
 enum { GRAPH_OPS = 40, GRAPH_DESCRIPTORS = 200, GRAPH_IDS = 24 };
 typedef struct Graph {
-    /* All descriptors of the graph; these are freed together, because cuDNN does not document whether
+    /* All descriptors of the graph. They are freed together, because cuDNN does not document whether
      * descriptors keep references to each other. */
     Descriptor made[GRAPH_DESCRIPTORS];
     Descriptor op[GRAPH_OPS];

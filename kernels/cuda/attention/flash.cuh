@@ -1,9 +1,9 @@
 /* Code that Isotron's attention kernels share: parameters, the keys of each query, dropout, and biases.
  *
- * The r * s queries of a kv group are numbered as rows, one head after the other. A block processes a tile of
- * rows and a tile of keys in shared memory. Tiles of keys begin at multiples of the tile size, and each row
- * processes the tiles in order. A masked key adds exactly 0. A row's result therefore does not depend on
- * other rows or later keys. */
+ * The r * s queries of a kv group are numbered as rows, head by head. A block processes a tile of rows and a
+ * tile of keys in shared memory. Tiles of keys begin at multiples of the tile size, and each row processes the
+ * tiles in order. A masked key adds exactly 0. A row's result therefore does not depend on other rows or later
+ * keys. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -26,8 +26,8 @@ struct Range {
     int lo, hi;
 };
 
-/* The keys [begin, end) that any row of a tile attends to, and the keys [all_begin, all_end) that all rows
- * attend to. */
+/* The keys [begin, end) that at least one row of a tile attends to, and the keys [all_begin, all_end) that all
+ * rows attend to. */
 struct Span {
     int begin, end, all_begin, all_end;
 };
@@ -194,11 +194,11 @@ constexpr double LOG2_E = 1.4426950408889634;
 void attention_mma(const Call *, const Flash *);
 void attention_grad_mma(const Call *, const Flash *);
 
-/* attention_bias.cu. Places the tables and, if `gradient`, the sums in scratch memory. Returns the size of
- * the tables and sums in bytes, or 0 if there is no bias. */
+/* attention_bias.cu. Places the tables and, if `gradient` is true, the sums in scratch memory. Returns the size
+ * of the tables and sums in bytes, or 0 if there is no bias. */
 size_t place_bias(Flash *, DType, bool gradient, char *memory);
 void tabulate_bias(const Call *, const Flash *, const Tensor *bias);
-/* Sums bias_sums over rows, and writes the result to dbias or adds it to dbias. */
+/* Sums bias_sums over rows, and writes the result to dbias, or adds the result to dbias. */
 void sum_bias_gradients(const Call *, const Flash *, const Tensor *dbias);
 /* Returns the number of rows per tile in the backward pass. */
 static inline int gradient_tile(DType dtype) { return dtype == F64 ? 32 : 64; }

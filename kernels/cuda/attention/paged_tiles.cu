@@ -2,11 +2,11 @@
  * the rows of one matrix product on the tensor cores. One warp copies tiles of TILE keys and values from
  * pages to shared memory, and groups of four warps multiply them. Each split of SPLIT keys has a separate
  * softmax, and splits are always merged in order, so that a row's result depends on neither other rows nor
- * the number of blocks. If one block computes all splits, this block also merges them. If each split has a
- * separate block, the last of these blocks to finish merges the splits; for tiles of many tokens, a second
- * kernel merges them. Keys and values that were stored in earlier passes are copied without waiting for the
- * previous kernel to end. If every token is a tile, a block can also rotate its queries, and rotate and store
- * its new key. Scores are in units of log(2). */
+ * the number of blocks. If one block computes all splits, the same block also merges the splits. If each split
+ * has a separate block, the last of these blocks to finish merges the splits; for tiles of many tokens, a
+ * second kernel merges them. Keys and values that were stored in earlier passes are copied without waiting for
+ * the previous kernel to end. If every token is a tile, a block can also rotate its queries, and rotate and
+ * store its new key. Scores are in units of log(2). */
 #include "kernels/cuda/attention/paged.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/pdl.cuh"
@@ -51,9 +51,9 @@ struct Parts {
 /* Returns the factor that normalizes a softmax, or 0 if there was no key. */
 __device__ __forceinline__ float inverse(float sum) { return sum == 0 ? 0 : 1 / sum; }
 
-/* Merges the splits of one token and head with one warp, and stores the result. The code must be short,
- * because it is rarely in the instruction cache. Splits are therefore copied to `room` in shared memory, not
- * to registers. */
+/* Merges the splits of one token and head with one warp, and stores the result. The function's code must be
+ * short, because it is rarely in the instruction cache. Splits are therefore copied to `room` in shared memory,
+ * not to registers. */
 enum { MERGED = 16 /* splits */ };
 typedef float4 MergeRoom[MERGED][32];
 template <typename T>
@@ -128,8 +128,8 @@ template <int GROUPS, int BOXES> __device__ __forceinline__ void clear_rows(uint
 /* A new key and a new value. */
 template <typename T> using NewUnits = Run<T, 8>[2][2 * LINE / 8];
 
-/* Loads the heads x of a token at position `at`, rotates the queries and stores them in tile q. If `stores`,
- * also rotates the key, and stores key and value in `units` and in the pools. A thread rotates one run of
+/* Loads the heads x of a token at position `at`, rotates the queries and stores them in tile q. If `stores` is
+ * true, also rotates the key, and stores key and value in `units` and in the pools. A thread rotates one run of
  * pairs in several heads. Tile rows without a query may contain any values, because hide_keys hides all keys
  * from these rows. */
 template <typename T, int BOXES>
@@ -224,7 +224,7 @@ struct Work {
     int first, last; /* tokens */
     int begin, end;  /* splits */
     int from, to;    /* keys [from, to); `from` is a multiple of TILE */
-    int hi;          /* end of the keys that any row attends to */
+    int hi;          /* end of the keys that at least one row attends to */
     int old;         /* end of the keys that earlier passes stored */
     bool adds;       /* true if the block itself stores row hi - 1 */
 };

@@ -1,8 +1,8 @@
 /* Computes GEMMs of FP8 operands through cuBLASLt: c = sum_k (a a_inverse) (b b_inverse). Tensor cores
- * multiply exactly, and add in fp32 or, if `fast`, with fewer bits. If cuBLASLt has no algorithm (a size or
- * address is not a multiple of 16, both operands are E5M2, or the GPU lacks FP8), a slow kernel computes one
- * element per thread. No layer uses this kernel (src/ops/fp8.c, quantize_emulation). c is written or
- * accumulated; act is written. */
+ * multiply exactly, and add in fp32 or, if `fast` is true, with fewer bits. If cuBLASLt has no algorithm (a
+ * size or address is not a multiple of 16, both operands are E5M2, or the GPU lacks FP8), a slow kernel
+ * computes one element per thread. No layer uses this kernel (src/ops/fp8.c, quantize_emulation). c is written
+ * or accumulated; act is written. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/gemm/gemm.cuh"

@@ -178,7 +178,7 @@ bool gemm_can(const GemmState *s, GemmPlan *p, const GemmAlgo *algo) {
            result.workspaceSize <= GEMM_WORKSPACE;
 }
 
-/* Adds an algorithm to the list if it is new and supported. Returns the new number of algorithms. */
+/* Adds an algorithm to the list if the algorithm is new and supported. Returns the new number of algorithms. */
 static int add_algo(const GemmState *s, GemmPlan *p, const GemmAlgo *algo, GemmAlgo out[GEMM_ALGOS], int n) {
     const auto same = [&](const GemmAlgo &w) {
         return w.fused == algo->fused && !memcmp(&w.lt, &algo->lt, sizeof algo->lt);
@@ -187,8 +187,8 @@ static int add_algo(const GemmState *s, GemmPlan *p, const GemmAlgo *algo, GemmA
     return n;
 }
 
-/* Adds algorithms that cuBLASLt's heuristic proposes only for other epilogues, because they may be the fastest
- * with the current epilogues too. */
+/* Adds algorithms that cuBLASLt's heuristic proposes only for other epilogues, because these algorithms may
+ * also be the fastest with the current epilogues. */
 static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmAlgo *from, int end,
                   GemmAlgo out[GEMM_ALGOS], int n) {
     for (int i = 0; i < end; i++) {
@@ -199,7 +199,7 @@ static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmAlg
     return n;
 }
 
-/* Adds a copy of each algorithm with the other order of tiles (CTA swizzling), because the heuristic rarely
+/* Adds a copy of each algorithm with the opposite order of tiles (CTA swizzling), because the heuristic rarely
  * proposes both orders. Results are bitwise equal, but the reuse of operands in the L2 cache differs. */
 static int swizzle(const GemmState *s, GemmPlan *p, GemmAlgo out[GEMM_ALGOS], int n) {
     for (int i = 0, end = n; i < end; i++) {
@@ -253,7 +253,7 @@ static void go_through_activation(const Call *c, const Gemm *g) {
     gemm_through_activation(c, (Tensor *)g->c, (Tensor *)g->pre, g->activation);
 }
 
-/* Starts only cuBLASLt's GEMM with its fused epilogues. If `add`, the result is added to c. */
+/* Starts only cuBLASLt's GEMM with its fused epilogues. If `add` is true, the result is added to c. */
 static cublasStatus_t start_matmul(const Call *c, const GemmState *s, GemmPlan *p, const Gemm *g, bool add) {
     const double factor[2] = {1, add ? 1.0 : 0.0};
     const float narrow[2] = {1, add ? 1.0f : 0.0f};
@@ -378,7 +378,7 @@ static void grow(GemmState *s) {
     free(old);
 }
 
-/* Returns the plan for the GEMM. The plan is created if it does not exist yet. */
+/* Returns the plan for the GEMM, which is created if it does not exist yet. */
 static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
     const GemmKey key = key_of(s, g);
     GemmPlan **found = place(s, &key);
@@ -401,11 +401,11 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
 
 /* ---- any GEMM ---- */
 
-/* Returns true if the GEMM writes F32 sums to scratch memory, and a separate pass rounds them once. The
- * separate pass is necessary because cuBLASLt cannot write sums of F32 operands as 16 bits, rounds a sum
- * before adding it to a 16-bit c (observed on an H200), and sometimes cannot add the bias. Main gradients are
- * an exception: they can be 16-bit to save memory traffic, so cuBLASLt adds to them directly, and each
- * microbatch's contribution may be rounded first. */
+/* Returns true if the GEMM writes F32 sums to scratch memory, and a separate pass rounds the sums once. The
+ * separate pass is necessary because cuBLASLt cannot write sums of F32 operands as 16 bits, rounds a sum before
+ * adding it to a 16-bit c (observed on an H200), and sometimes cannot add the bias. Main gradients are an
+ * exception: they can be 16-bit to save memory traffic, so cuBLASLt adds directly to main gradients, and may
+ * round each microbatch's contribution first. */
 static bool ends_elsewhere(GemmState *s, const Gemm *g) {
     const bool adds = accumulates(g->c) && !(g->c->flags & TENSOR_MAIN_GRAD);
     if (!dtype_is_16bit((DType)g->c->dtype)) return false;

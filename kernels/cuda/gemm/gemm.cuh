@@ -7,9 +7,9 @@
  * the identity or a transpose.
  *
  * a and b must have the same type. c must have this type or F32; if a and b are F32, c may also have a 16-bit
- * type. The bias must have the type of c. If `fixed_order`, operands may have any types. The result is
- * rounded once, to the type of c, except that it may be rounded to 16 bits before it is added to a 16-bit
- * main gradient.
+ * type. The bias must have the type of c. If `fixed_order` is true, operands may have any types. The result is
+ * rounded once, to the type of c, except that it may be rounded to 16 bits before it is added to a 16-bit main
+ * gradient.
  *
  * Absent operands are NULL. `bias` [n] is added to each row. `act` receives the activation of c. With `pre`,
  * c is multiplied by the derivative of the activation at `pre`. With `bias`, `act` or `pre`, c must not
@@ -45,8 +45,8 @@ void gemm_through_activation(const Call *, Tensor *dx, Tensor *pre, Activation);
 /* linear_algos.h describes this function. */
 int gemm_take_algo(const Call *, const Gemm *, int n);
 
-/* Writes the column sums of dy to dbias [n], or adds them to dbias. If `fixed_order`, each column is summed
- * over the positions of each sample in order, then over the samples. */
+/* Writes or adds the column sums of dy to dbias [n]. If `fixed_order` is true, each column is summed over the
+ * positions of each sample in order, then over the samples. */
 void bias_gradient(const Call *, const Tensor *dy, const Tensor *dbias, bool fixed_order);
 size_t bias_gradient_scratch(const Tensor *dy, bool fixed_order);
 /* Computes y [rows,n] = x + bias, or sets y to the bias if x is NULL. All operands have the same type. */

@@ -41,8 +41,8 @@ static __global__ void randomise_fp8(uint8_t *x, int64_t n, uint64_t seed) {
 
 static __global__ void fill_ones(float *x, int64_t n) { GRID_LOOP(i, n) x[i] = 1; }
 
-/* Adds a fingerprint of x to *sum. The fingerprint is a sum of integers, so it does not depend on the order
- * of summation. */
+/* Adds a fingerprint of x to *sum. The fingerprint is a sum of integers, which does not depend on the order of
+ * summation. */
 static __global__ void fingerprint(const uint16_t *x, int64_t n, unsigned long long *sum) {
     unsigned long long own = 0;
     GRID_LOOP(i, n) own += mix((uint64_t)i << 16 | x[i]);

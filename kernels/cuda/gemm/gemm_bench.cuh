@@ -14,7 +14,7 @@ typedef struct GemmBench {
     Tensor operand[GEMM_OPERANDS];
     /* padded sizes in bytes of each operand, of the results, and of a set */
     size_t bytes[GEMM_OPERANDS], results, set;
-    int64_t scales; /* number of FP8 scales; all sets share them */
+    int64_t scales; /* number of FP8 scales, which all sets share */
     cudaStream_t stream;
     cudaEvent_t begin, end;
     int sets, next;

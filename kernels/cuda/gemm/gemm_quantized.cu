@@ -166,7 +166,7 @@ template <typename S> constexpr int int8_room = S::ROOM + converted_lines<S> * 2
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 /* With n teams, each team converts every n-th line of w. The barrier `ready` signals that a line has been
- * converted, and `released` that it has been multiplied. */
+ * converted, and the barrier `released` signals that the line has been multiplied. */
 template <typename T, typename S>
 __device__ __forceinline__ void convert_lines(const RowTiles &g, uint32_t room, uint32_t converted,
                                               uint64_t *full, uint64_t *empty, uint64_t *ready,
@@ -235,7 +235,9 @@ static __global__ void __launch_bounds__(S::THREADS + CONVERTERS * 32, S::BLOCKS
     for (int tile = blockIdx.x; tile < g.down * g.across; tile += gridDim.x) {
         float sum[S::N / 8][4] = {};
         uint32_t before = 0,
-                 stage_before = 0; /* barriers of the previous line and, after a slice, of that slice */
+                 /* the barriers of the previous line and, after the last line of a slice, of the slice's
+                  * stage */
+            stage_before = 0;
         for (int slice = 0; slice < g.slices; slice++, at.next()) {
             barrier_wait(shared_address(&full[at.stage]), at.phase);
 #pragma unroll

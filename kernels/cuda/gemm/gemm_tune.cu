@@ -4,10 +4,10 @@
  * much slower. Each finalist then runs by itself, on a hot GPU, until the power governor has settled. The
  * measured time includes epilogues that run as separate passes.
  *
- * Two algorithms are chosen and stored, and --gemm-tuning selects one of them. The first is the fastest
- * algorithm whose results are bitwise equal to those of an unmeasured GEMM, so that tuning never changes
- * results between ranks or after a restart. The second is the fastest of all algorithms. All runs that share
- * the store use the same algorithms. */
+ * Two algorithms are chosen and stored, and --gemm-tuning selects between the two. The first algorithm is the
+ * fastest whose results are bitwise equal to those of an unmeasured GEMM, so that tuning never changes results
+ * between ranks or after a restart. The second algorithm is the fastest of all. All runs that share the store
+ * use the same algorithms. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
@@ -26,10 +26,11 @@ static const double HOPELESS = 1.2; /* maximum time in the first turn, relative 
 /* Blocks are long runs that keep the GPU busy. Every other round of blocks reverses the order of the
  * candidates, so that most of any drift cancels out. Turns predict the speed of long runs only roughly, so
  * the first round includes all candidates that are nearly as fast as the best one. Each later round includes
- * fewer candidates: those that are the best so far. */
+ * fewer candidates, namely the best so far. */
 enum { ROUNDS = 4 };
 typedef struct Entry {
-    int most;    /* maximum number of candidates, both among the bitwise equal ones and among all */
+    /* maximum number of bitwise equal candidates, and maximum number of candidates of any kind */
+    int most;
     double near; /* maximum time, as a multiple of the fastest time so far */
 } Entry;
 static const Entry ENTRY[ROUNDS] = {{12, 1.15}, {6, 1.04}, {4, 1.02}, {3, 1.01}};
@@ -110,7 +111,7 @@ static void keep_best(Candidate *all, int n, Entry entry) {
     for (int i = 0; i < n; i++) all[i].finalist &= chosen[i];
 }
 
-/* Keeps the GPU busy until it is hot, for a shorter time if the GPU is still hot from the previous GEMM. */
+/* Keeps the GPU busy until the GPU is hot, for a shorter time if it is still hot from the previous GEMM. */
 static void heat(GemmBench *b, const GemmState *s, const Candidate *by) {
     const bool hot = s->hot_ns && (double)(clock_ns() - s->hot_ns) < IDLE_S * 1e9;
     gemm_bench_take(b, &by->algo);

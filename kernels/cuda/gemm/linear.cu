@@ -141,8 +141,8 @@ static __global__ void sum_samples(Cells dy, int64_t s, int64_t b, int64_t n, Ce
     }
 }
 
-/* Returns the number of chunks. If there are enough rows, there are enough chunks to keep a GPU busy, but so
- * few that a single second stage can sum them. */
+/* Returns the number of chunks. If there are many rows, the number of chunks is large enough to keep a GPU
+ * busy, but small enough for a single second stage that sums the chunks. */
 static int64_t chunks_of(int64_t rows, int64_t n, int vector) {
     const int64_t wide = ceil_div(n, LANES * vector);
     return std::max<int64_t>(1, std::min({ceil_div(1024, wide), ceil_div(rows, 8 * LINES), (int64_t)128}));

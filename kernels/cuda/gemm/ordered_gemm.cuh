@@ -7,14 +7,15 @@
 
 /* Describes c [m,n] = a b, plus c or a bias if requested. Element (i,p) of a is at a_at + i * a_row + p *
  * a_col, and element (p,j) of b is at b_at + p * b_row + j * b_col. For each of a and b, one of the two
- * strides must be 1. The bias begins at element bias_at of `bias`; in row i, it is multiplied by element
+ * strides must be 1. The bias begins at element bias_at of `bias`; in row i, the bias is multiplied by element
  * scale_at + i of `scale`. */
 struct OrderedGemm {
     /* bias.data is NULL if there is no bias; scale.data is NULL if the factors are 1 */
     Cells a, b, c, bias, scale;
     int64_t a_at, a_row, a_col, b_at, b_row, b_col, c_at, c_row, c_col, bias_at, scale_at;
     int64_t m, n, k;
-    /* bias_of_rows: true if the bias has one element per row of c, false if it has one per column */
+    /* bias_of_rows: true if the bias has one element per row of c, false if the bias has one element per
+     * column */
     bool add, bias_of_rows;
 };
 

@@ -50,7 +50,7 @@ template <typename T, int SIZE, int RUNS> struct Row {
         most = block_max(most, room);
         return most <= (sizeof(R) == 8 ? (R)DBL_MAX : (R)FLT_MAX) ? most : (R)NAN;
     }
-    /* Casts the row if `finite`; otherwise writes zeros. */
+    /* Casts the row if `finite` is true; otherwise writes zeros. */
     __device__ __forceinline__ void cast(float scale, bool finite, bool integers, uint8_t *all) const {
         uint8_t *q = all + blockIdx.x * n;
         each([&](int64_t i, const Run<T, N> &r) {
@@ -86,7 +86,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* Rounds rows to FP8. amaxes: NULL, or the largest |x| of each row. The next kernel may start early, because
- * it waits until this kernel ends, and this kernel waits for the previous one. */
+ * every kernel waits until the preceding kernel ends. */
 template <typename T, int RUNS>
 static __global__ void __launch_bounds__(MANY_THREADS)
     round_rows(const T *x, int64_t n, bool aligned, const Real<T> *amaxes, uint8_t *q, Real<T> *inverse) {

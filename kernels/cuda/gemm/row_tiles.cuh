@@ -1,5 +1,5 @@
 /* Tiles for GEMMs y = x w^T + bias with wgmma (gemm_invariant.cu, gemm_quantized.cu). Results do not depend on the
- * number of rows. A persistent block computes tiles one after the other. One warp copies slices of the operands to
+ * number of rows. A persistent block computes several tiles in sequence. One warp copies slices of the operands to
  * shared memory, and other warps multiply them. */
 #pragma once
 
@@ -8,8 +8,8 @@
 
 /* A tile has 64 * GROUPS rows and N columns. A slice consists of DEPTH lines (of 128 bytes) of each row of w,
  * and X_PER_W times as many lines of each row of x. BLOCKS is the number of blocks that run concurrently on
- * each multiprocessor. If EIGHT, x has at most eight rows. Shared memory then contains only these rows, and
- * wgmma reads them again as the tile's other rows; the sums of those rows are not stored. */
+ * each multiprocessor. If EIGHT is true, x has at most eight rows. Shared memory then contains only eight rows,
+ * and wgmma reads them again as the tile's remaining rows, whose sums are not stored. */
 template <int GROUPS_, int N_, int DEPTH_, int STAGES_, int BLOCKS_, bool EIGHT_ = false, int X_PER_W = 1>
 struct Shape {
     static constexpr int GROUPS = GROUPS_, N = N_, DEPTH = DEPTH_, STAGES = STAGES_, BLOCKS = BLOCKS_,

@@ -212,7 +212,7 @@ template <typename R> __device__ __forceinline__ typename OrderOf<R>::Bits order
 
 /* Finds, digit by digit, order_of(probability) of the worst copy among the best `*keep` of n copies. *keep
  * becomes the number of kept copies with that probability. At least 256 threads must call this function, and
- * all of them receive both results. */
+ * all threads receive both results. */
 template <typename R>
 __device__ typename OrderOf<R>::Bits last_kept(const Cells &prob, const int *list, int n, int *keep) {
     typedef typename OrderOf<R>::Bits Bits;
@@ -333,8 +333,8 @@ __device__ __forceinline__ int64_t expert_of(const ArrivalAttr &a, const int64_t
     return a.first + low;
 }
 
-/* All blocks with the same blockIdx.x process the rows from one rank. In a part, these rows follow the
- * preceding ranks' rows. The blocks of a part's last rank also add the padding. */
+/* All blocks with the same blockIdx.x process the rows from one rank. In a part, the rows from a rank follow
+ * the preceding ranks' rows. The blocks of a part's last rank also add the padding. */
 static __global__ void arrival(Arriving r, DeviceAssert *failure, const char *message) {
     __shared__ int64_t room[32];
     const int64_t rank = blockIdx.x, part = rank % r.attr.etp, thread = blockIdx.y * blockDim.x + threadIdx.x,
@@ -461,8 +461,8 @@ extern "C" void cuda_permute(const Call *c) {
                        move_rows<T>(c, DEPTH, permute_vectors<T, DEPTH>, permute_elements<T>));
 }
 
-/* The kernel loads the rows of four copies before it uses the first of them. With three blocks per
- * multiprocessor, there are enough registers for these loads. */
+/* The kernel loads the rows of four copies before it uses the first row. With three blocks per multiprocessor,
+ * there are enough registers for these loads. */
 template <typename T, int DEPTH>
 static __global__ void __launch_bounds__(32 * WARPS, 3)
     unpermute_vectors(const Vec<T, VEC<T>> *y, Vec<T, VEC<T>> *x, const int64_t *row, int64_t tokens,

@@ -1,6 +1,6 @@
 /* Computes the ops of kernels/cpu/grouped.c: expert e multiplies its rows [offset[e], offset[e+1]) by its
- * block of the weight. Only the GPU knows the offsets, so the grid has enough tiles for any offsets. Each tile
- * finds its expert, and surplus tiles exit immediately.
+ * block of the weight. Only the GPU knows the offsets, so the grid has enough tiles for all possible offsets.
+ * Each tile finds its expert, and surplus tiles exit immediately.
  *
  * Tensor cores compute GEMMs of 16-bit operands if rows are multiples of 16 bytes, y and dx have the
  * operands' type, and dw has the operands' type or F32. All other GEMMs, and all GEMMs in batch-invariant
@@ -60,8 +60,8 @@ static __device__ RowTile find_tile(const Experts &e, int64_t tile, int height) 
     return found;
 }
 
-/* Orders tiles in bands of BAND rows of tiles, and column by column within a band. Concurrent blocks
- * therefore read the same few rows and columns, and these stay in the L2 cache. */
+/* Orders tiles in bands of BAND rows of tiles, and column by column within a band. Concurrent blocks therefore
+ * read the same few rows and columns, which stay in the L2 cache. */
 static __device__ __forceinline__ void in_bands(int64_t i, int64_t down, int64_t across, int64_t *row,
                                                 int64_t *column) {
     enum { BAND = 16 };
@@ -93,7 +93,8 @@ static __device__ __forceinline__ void add_biases(float (&sum)[TENSOR_SUMS][4], 
         }
 }
 
-/* If `along`, w_e is [n,k], and y = x w_e^T; otherwise, w_e is [k,n], and y = x w_e. Biases are added. */
+/* If `along` is true, w_e is [n,k], and y = x w_e^T; otherwise, w_e is [k,n], and y = x w_e. Biases are
+ * added. */
 template <typename T, bool along>
 static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
     tensor_rows(const T *x, const T *w, T *y, Experts e, Biases biases, int64_t n, int64_t k, int64_t down,
@@ -245,7 +246,7 @@ static void launch_ordered_experts(const Call *c, const Experts &e) {
     LAUNCHED();
 }
 
-/* If `along`, the weight of each expert is [n,k]; otherwise it is [k,n]. */
+/* If `along` is true, the weight of each expert is [n,k]; otherwise, the weight is [k,n]. */
 static void run_rows(const Call *c, bool along) {
     const Experts e = experts_of(c);
     const int64_t n = tensor_width(c->out[0]), k = tensor_width(c->in[0]);

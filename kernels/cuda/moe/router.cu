@@ -225,7 +225,8 @@ static __global__ void route_grad(Router r, Cells dprobs, Cells probs, const int
             __syncwarp();
         }
         for (int j = lane; j < k && kind != ROUTER_SPARSEMIXER;
-             j += 32) /* an expert that was selected twice (because all others are -inf) is processed once */
+             /* an expert that was selected twice (because all other logits are -inf) is processed once */
+             j += 32)
             if (j == k - 1 || own[j + 1] != own[j])
                 ds[own[j]] = kind == ROUTER_TOPK_SOFTMAX ? chosen[j] * (dchosen[j] - weighted) : dchosen[j];
         __syncwarp();
@@ -481,8 +482,8 @@ typedef struct Sinkhorn {
     int64_t tokens;
     int experts;
     /* d0 is [tokens]. part is [2, blocks, experts] and contains the blocks' sums. The iterations use the two
-     * halves of part alternately, because slow blocks may still read one half while fast blocks write the
-     * other. */
+     * halves of part alternately, because slow blocks may still read one half while fast blocks write the other
+     * half. */
     double *d0, *part;
 } Sinkhorn;
 

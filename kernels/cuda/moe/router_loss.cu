@@ -7,7 +7,8 @@ enum { THREADS = 256, PARTS = 1024 };
 typedef struct Loss {
     Cells logits;
     const double *count,
-        *share; /* [groups, experts]: the coefficient of each probability in the loss; NULL for the z loss */
+        /* [groups, experts]: the coefficients of the probabilities in the loss; NULL for the z loss */
+        *share;
     int64_t tokens, groups, samples;
     double all_tokens;
     int experts;
@@ -73,7 +74,7 @@ template <typename R> __device__ __forceinline__ R probabilities(const Loss &l, 
 }
 
 /* Returns the logsumexp of the token's logits. p becomes exp(logits - max), and *sum becomes the sum of these
- * values. */
+ * exponentials. */
 template <typename R> __device__ __forceinline__ R logsumexp(const Loss &l, int64_t token, R *p, R *sum) {
     R max;
     router_load(l.logits, token * l.experts, l.experts, p);

@@ -53,7 +53,9 @@ template <typename T, bool along> struct TensorCopy {
     const T *from;
     int64_t pitch;
     int down, unit,
-        lines; /* down: first line if `along`, else first term; unit: first element in the other dimension */
+        /* down: first line if `along` is true, otherwise first term; unit: first element in the other
+         * dimension */
+        lines;
     uint32_t to;
 
     __device__ __forceinline__ explicit TensorCopy(const TensorSide<T> &x) {
