@@ -90,6 +90,19 @@ typedef struct NormAttr {
     double eps;
 } NormAttr;
 
+enum { CONV_TAPS = 8 }; /* maximum number of taps of causal_conv */
+
+typedef struct ScanAttr {
+    int64_t groups, head_dim, state; /* the widths of a head and of a state are head_dim and `state` */
+    int64_t chunk;                   /* number of positions per chunk, which affects only rounding */
+    double least, most;              /* limits of a step; 0 and HUGE_VAL are no limits */
+} ScanAttr;
+
+typedef struct GatedNormAttr {
+    int64_t groups; /* number of groups of channels that are normalized separately */
+    double eps;
+} GatedNormAttr;
+
 typedef struct RopeAttr {
     int32_t dim;      /* number of leading elements of each head that are rotated; even */
     bool interleaved; /* if true, the pairs are (2i, 2i+1); otherwise (i, i + dim/2) */

@@ -43,6 +43,7 @@
 #define WHOLE(first, n, ...) OPERAND(I64, WHOLE, .low = first, .range = n, SHAPE(__VA_ARGS__))
 #define WHOLE_GAP(n, ...)    OPERAND(I64, WHOLE, .range = 99, .gap = n, SHAPE(__VA_ARGS__))
 #define POSITIONS(...)       OPERAND(I64, POSITIONS, SHAPE(__VA_ARGS__))
+#define DOCUMENTS(n, ...)    OPERAND(I64, DOCUMENTS, .range = n, SHAPE(__VA_ARGS__))
 #define CHOICES(n, ...)      OPERAND(I64, CHOICES, .range = n, SHAPE(__VA_ARGS__))
 #define ROWS(n, ...)         OPERAND(I64, ROWS, .range = n, SHAPE(__VA_ARGS__))
 #define COPIES(n, ...)       OPERAND(I64, COPIES, .range = n, SHAPE(__VA_ARGS__))

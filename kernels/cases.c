@@ -78,6 +78,8 @@ int64_t case_integer(const CaseOperand *o, int64_t i, int64_t n, uint64_t seed, 
         return o->low + philox_u32(seed, stream, (uint64_t)i) % o->range;
     case CONTENT_POSITIONS:
         return i % width;
+    case CONTENT_DOCUMENTS:
+        return i % width / o->range * o->range;
     case CONTENT_CHOICES:
         return i % o->range;
     case CONTENT_ROWS:

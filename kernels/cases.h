@@ -9,6 +9,7 @@ typedef enum CaseContent {
     CONTENT_WIDE,      /* numbers of many magnitudes; used only in tests */
     CONTENT_WHOLE,     /* integers in [low, low + range) */
     CONTENT_POSITIONS, /* 0, 1, ... along the last dimension */
+    CONTENT_DOCUMENTS, /* along the last dimension: the first position of each document of `range` positions */
     CONTENT_CHOICES,   /* i % range: each token copy's expert, assigned round-robin */
     CONTENT_ROWS,      /* each copy's row, with rows grouped by expert */
     CONTENT_COPIES,    /* the copy in each row; the inverse of CONTENT_ROWS */

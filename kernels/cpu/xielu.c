@@ -3,17 +3,13 @@
  *   y = beta x + p x^2                              if x > 0
  *   y = beta x + n (exp(min(x, eps)) - 1 - x)       otherwise
  *
- * softplus(a) = log(1 + exp(a)), or a if a > 20, as in PyTorch. For each row, the outputs p and n are the
- * sums over the columns, in order, of the gradient of y times the derivative of y with respect to alpha_p or
- * alpha_n. y, p and n are written; dx is written or accumulated. */
-#include "kernels/cpu/real.h"
+ * For each row, the outputs p and n are the sums over the columns, in order, of the gradient of y times the
+ * derivative of y with respect to alpha_p or alpha_n. y, p and n are written; dx is written or accumulated. */
+#include "kernels/cpu/softplus.h"
 
 typedef struct Curve {
     real p, n, dp, dn, beta, eps; /* dp and dn are the derivatives of softplus at alpha_p and alpha_n */
 } Curve;
-
-static real softplus(real a) { return a > 20 ? a : REAL_MATH(log1p)(REAL_MATH(exp)(a)); }
-static real softplus_slope(real a) { return a > 20 ? 1 : 1 / (1 + REAL_MATH(exp)(-a)); }
 
 static Curve curve_of(Tensor *const *in) {
     const real alpha_p = *reals(in[0]), alpha_n = *reals(in[1]), beta = *reals(in[2]);

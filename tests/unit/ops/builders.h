@@ -18,6 +18,7 @@
 #include "ops/rope.h"
 #include "ops/scale.h"
 #include "ops/softcap.h"
+#include "ops/state_space.h"
 #include "ops/take_row.h"
 #include "ops/xielu.h"
 
@@ -93,6 +94,37 @@ static inline Tensor *build_choices(Tape *t, Tensor **in, const void *attr) {
 static inline Tensor *build_take_row(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
     return op_add(t, op_take_row(t, in[0], 1), op_take_row(t, in[0], in[0]->dim[0] - 1));
+}
+
+static inline Tensor *build_causal_conv(Tape *t, Tensor **in, const void *attr) {
+    (void)attr;
+    return op_causal_conv(t, in[0], in[1], in[2], in[3]);
+}
+
+static inline Tensor *build_ssd_scan(Tape *t, Tensor **in, const void *attr) {
+    return op_ssd_scan(t, &(ScanInputs){in[0], in[1], in[2], in[3], in[4], in[5]}, *(const ScanAttr *)attr);
+}
+
+static inline Tensor *build_gated_norm(Tape *t, Tensor **in, const void *attr) {
+    return op_gated_norm(t, in[0], in[1], in[2], *(const GatedNormAttr *)attr);
+}
+
+/* x [s,b,2h*p+2g*n+h] is the projection of a Mamba-2 layer, whose parts are views. The inputs are followed by
+ * the weight of the convolution, then dt_bias, a_log, d and the norm's gain. */
+static inline Tensor *build_mamba(Tape *t, Tensor **in, const void *attr) {
+    const ScanAttr *a = attr;
+    Tensor *x = in[0];
+    const int64_t h = in[2]->dim[0], inner = h * a->head_dim, mixed = in[1]->dim[0], s = x->dim[0],
+                  b = x->dim[1];
+    Tensor *z = tape_view(t, x, 0, 3, (int64_t[]){s, b, inner}, x->stride),
+           *xbc = tape_view(t, x, inner, 3, (int64_t[]){s, b, mixed}, x->stride),
+           *dt = tape_view(t, x, inner + mixed, 3, (int64_t[]){s, b, h}, x->stride);
+    const ScanInputs scan = {.x = op_causal_conv(t, xbc, in[1], NULL, NULL),
+                             .dt = dt,
+                             .dt_bias = in[2],
+                             .a_log = in[3],
+                             .d = in[4]};
+    return op_gated_norm(t, op_ssd_scan(t, &scan, *a), z, in[5], (GatedNormAttr){a->groups, 1e-5});
 }
 
 static inline Tensor *build_softcap(Tape *t, Tensor **in, const void *attr) {
