@@ -128,4 +128,6 @@ for words, problem in (
         (["--prompts", "1", "--output-path", WORK / "absent" / "out.json"], "absent"),
         (["--prompts", "1", "--prompt-file", lines], "are mutually exclusive")):
     assert problem in generate(*words, status=2)[1], (words, problem)
+said = generate(*ASK, "--model-provider", "gpt")[1]
+assert "--model-provider has no effect: Isotron has only one kind of decoder (GPT)." in said, said
 print("generate writes JSON")

@@ -66,6 +66,8 @@ static const char *const NOTED[][2] = {
     {"--async-save", "--async-save has no effect without --save"},
     {"--log-progress", "--log-progress has no effect without --save"},
     {"--save-interval 5", "--save-interval has no effect without --save"},
+    {"--model-provider gpt", "--model-provider has no effect: Isotron has only one kind of decoder (GPT)."},
+    {"--export-kv-cache-quant none", "--export-kv-cache-quant has no effect: The KV cache is not quantized."},
 };
 
 TEST(what_has_no_effect_is_noted) {
@@ -135,6 +137,7 @@ TEST(megatrons_table_has_everything_once) {
             }
             assert_true(foreign_find(&t, w, strcspn(w, "=+"), &o));
             assert_ptr_equal(o.row, row);
+            if (o.only) assert_int_equal(row->kind, FOREIGN_NOTED); /* a row that accepts a value */
             args_init(&args, arena, "test", NULL);
             args_use(&args, t);
             args_line(&args, 1, &flag);
