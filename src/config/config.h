@@ -192,7 +192,13 @@ int64_t config_token_types(const Config *);   /* number of BERT token types; 0 w
 bool config_is_hf_t5(const Config *);
 /* such as "2 layers" or, for a T5, "2 encoder and 3 decoder layers" */
 AmountText config_layers_text(const Config *);
-AmountText config_tokens_text(const Config *);      /* the length of a sample, such as "512 tokens" */
+AmountText config_tokens_text(const Config *); /* the length of a sample, such as "512 tokens" */
+/* Returns the tokenizer's type and, if an option names its file, the file in quotes. Use the text as a function
+ * argument. */
+typedef struct TokenizerText {
+    char s[1000];
+} TokenizerText;
+TokenizerText config_tokenizer_text(const Config *);
 int64_t config_ranks(const Config *);               /* number of ranks in the run */
 bool config_bf16_grads(const Config *);             /* whether main gradients are bf16 (in the bf16 lane) */
 int64_t config_model_ranks(const Config *);         /* number of ranks that share one copy of the dense

@@ -72,6 +72,13 @@ AmountText config_tokens_text(const Config *c) {
     return stacks_text(c, c->seq_length, c->decoder_seq_length, "token");
 }
 
+TokenizerText config_tokenizer_text(const Config *c) {
+    const char *file = c->tokenizer_model ? c->tokenizer_model : c->vocab_file;
+    TokenizerText text;
+    snprintf(text.s, sizeof text.s, file ? "%s '%s'" : "%s", c->tokenizer_type, file);
+    return text;
+}
+
 static int64_t padded_vocab(const Config *c, int64_t vocab_size) {
     if (i64_is_set(c->padded_vocab_size)) return c->padded_vocab_size;
     int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;

@@ -194,11 +194,10 @@ Err setup_finish(Setup *s) {
                 : "");
     if (s->tokenizer && tokenizer_vocab_size(s->tokenizer) > s->config.derived.vocab_size)
         return err_user(
-            "the %s%s%s%s has %d tokens, but the vocabulary of the model (--vocab-size) has %lld: "
-            "specify the tokenizer of this model, or remove --vocab-size for a new model",
-            s->config.tokenizer_type, s->config.tokenizer_model ? " '" : "",
-            s->config.tokenizer_model ? s->config.tokenizer_model : "", s->config.tokenizer_model ? "'" : "",
-            tokenizer_vocab_size(s->tokenizer), (long long)s->config.derived.vocab_size);
+            "the %s has %d tokens, but the vocabulary of the model (--vocab-size) has %lld: specify the "
+            "tokenizer of this model, or remove --vocab-size for a new model",
+            config_tokenizer_text(&s->config).s, tokenizer_vocab_size(s->tokenizer),
+            (long long)s->config.derived.vocab_size);
     if (s->config.derived.padded_vocab_size <
         /* The tokenizer's vocabulary size is known only here. The rules check only --vocab-size. */
         s->config.derived.vocab_size)

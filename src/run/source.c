@@ -104,13 +104,11 @@ static Err check_vocabulary(const Config *c, int64_t ours, const json_t *state, 
                             const char *remedy) {
     const int64_t theirs = json_integer_value(json_object_get(state, "vocab_size"));
     if (theirs < 1 || ours == theirs) return ERR_OK;
-    const char *file = c->tokenizer_model ? c->tokenizer_model : c->vocab_file;
-    const bool named = c->tokenizer_type && file;
     const char *type = json_string_value(json_object_get(json_object_get(state, "config"), "tokenizer_type"));
-    return err_user("%s%s%s%s%s has %lld tokens, but the model in '%s' has %lld: %s%s%s%s",
+    return err_user("%s%s has %lld tokens, but the model in '%s' has %lld: %s%s%s%s",
                     c->tokenizer_type ? "the tokenizer " : "the vocabulary of --vocab-size",
-                    c->tokenizer_type ? c->tokenizer_type : "", named ? " '" : "", named ? file : "",
-                    named ? "'" : "", (long long)ours, dir, (long long)theirs,
+                    c->tokenizer_type ? config_tokenizer_text(c).s : "", (long long)ours, dir,
+                    (long long)theirs,
                     remedy ? remedy : "set --tokenizer-type and its files to the tokenizer used in training",
                     type && !remedy ? ", " : "", type && !remedy ? type : "",
                     c->save ? "; for a new model, choose other folders for --load and --save" : "");
