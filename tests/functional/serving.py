@@ -59,10 +59,14 @@ class Server:
         assert all(event.startswith("data: {") and "\n" not in event for event in events[:-1]), text
         return [json.loads(event[6:]) for event in events[:-1]]
 
+    def connect(self):
+        """Returns a new socket that is connected to the server."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_S)
+
     def send(self, path, **body):
         """Sends a request, and returns its socket."""
         text = json.dumps(body)
-        client = socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_S)
+        client = self.connect()
         headers = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
         client.sendall(f"POST {path} HTTP/1.1\r\n{headers}Host: a\r\nContent-Length: {len(text)}\r\n\r\n"
                        f"{text}".encode())

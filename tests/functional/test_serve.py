@@ -26,7 +26,7 @@ process = subprocess.Popen([*map(str, [PROGRAM, "serve", "--load", saved, "--hos
 STARTED.append(process)
 if line := process.stdout.readline():
     port = re.match(re.escape(f"serving {saved} at http://[::1]:") + r"(\d+): ", line).group(1)
-    connection = http.client.HTTPConnection("::1", int(port))
+    connection = http.client.HTTPConnection("::1", int(port), timeout=TIMEOUT_S)
     connection.request("GET", "/health")
     assert connection.getresponse().status == 200, line
     process.kill()

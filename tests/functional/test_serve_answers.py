@@ -191,13 +191,13 @@ check_described(server, True, True)
 
 # ---- bodies that are too long, or too slow
 
-late = socket.create_connection(("127.0.0.1", server.port))
+late = server.connect()
 late.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{{".encode())
 text = json.dumps({"prompt": "a", "max_tokens": 1})
 got, _, answer = server.request("POST", COMPLETE, text + " " * ((16 << 20) - len(text)))
 assert got == 200, answer
 for head in f"Content-Length: {(16 << 20) + 1}", "Transfer-Encoding: chunked":
-    client = socket.create_connection(("127.0.0.1", server.port))
+    client = server.connect()
     client.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n".encode())
     if "chunked" in head:
         for _ in range(16): client.sendall(b"100000\r\n" + b" " * (1 << 20) + b"\r\n")

@@ -63,7 +63,7 @@ reading = server.send(COMPLETE, prompt=[97] * 100000, max_tokens=1)  # the pages
 server.wait(num_requests_running=1)
 reading.close()
 server.idle()
-partial = socket.create_connection(("127.0.0.1", server.port))
+partial = server.connect()
 partial.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{{".encode())
 partial.close()
 server.idle()
@@ -71,7 +71,7 @@ reasons = server.reasons()
 assert reasons == {"stop": 0, "length": 0, "abort": 5, "error": 0}, reasons
 
 # Requests that a client sends without waiting for answers are answered in order.
-client = socket.create_connection(("127.0.0.1", server.port))
+client = server.connect()
 bodies = [json.dumps({"prompt": "a", "max_tokens": n, "ignore_eos": True}) for n in range(1, 6)]
 client.sendall("".join(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n"
                        f"Content-Length: {len(body)}\r\n\r\n{body}" for body in bodies).encode())
@@ -82,7 +82,7 @@ server.idle()
 poll(server.descriptors, lambda n: n == descriptors, descriptors)
 
 # A signal: clients that read nothing or send nothing do not delay the end, and each request has an answer.
-silent = socket.create_connection(("127.0.0.1", server.port))
+silent = server.connect()
 partial = server.send(COMPLETE, prompt="a")
 assert partial.recv(12) == b"HTTP/1.1 200"
 partial.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{{".encode())
@@ -102,7 +102,7 @@ assert b'data: {"error":' in text[-600:] and b"data: [DONE]" in text[-30:], text
 # Requests that take too long. The last one is in a pass that takes minutes; a signal does not wait for its end.
 server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.2, "--inference-dynamic-batching-max-tokens",
                 60000, "--request-timeout", 1, "--shutdown-timeout", 1)
-slow = socket.create_connection(("127.0.0.1", server.port))
+slow = server.connect()
 slow.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{{".encode())
 streamed = server.send(COMPLETE, **LONG, stream=True)
 assert server.post(COMPLETE, 504, **LONG)["error"]["code"] == "timeout"
