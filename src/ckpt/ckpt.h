@@ -93,9 +93,11 @@ Err ckpt_locate(const char *path, char **dir, int64_t *iteration);
  * free(). */
 Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n);
 /* Opens the checkpoint for `iteration`, or the checkpoint that ckpt_latest finds if `iteration` is -1. If a checkpoint
- * is damaged, errors from this function, ckpt_verify, ckpt_load and ckpt_digest name the newest intact checkpoint, and
- * the option that loads it. After an error, *out is NULL. */
+ * is damaged, errors from this function, ckpt_verify, ckpt_load and ckpt_digest name the newest intact checkpoint. After
+ * an error, *out is NULL. */
 Err ckpt_open(const char *dir, int64_t iteration, Comm *, Ckpt **out);
+/* Sets what ckpt_load's errors advise if a tensor does not fit the model. By default, they advise options. */
+void ckpt_set_remedy(Ckpt *, const char *remedy);
 void ckpt_close(Ckpt *);
 /* Returns the manifest, which contains the iteration, the state and all tensors. The checkpoint owns the
  * manifest. */

@@ -46,17 +46,22 @@ static int64_t first_not_less(const Manifest *m, const CkptTensor *key) {
     return low;
 }
 
+/* Returns what to do about a tensor that does not fit the model. */
+static const char *remedy(const Ckpt *c) {
+    return c->remedy ? c->remedy
+                     : "use a checkpoint of the same model, or its options (--use-checkpoint-args)";
+}
+
 static Err check_match(const Ckpt *c, const CkptTensor *has, const CkptTensor *want, bool convert) {
     if (param_is_fp8_state(want->name) && has->global[1] != want->global[1])
-        return err_user("'%s' has FP8 amaxes for %lld steps, but this run keeps %lld; set "
-                        "--fp8-amax-history-len %lld",
+        return err_user("'%s' has FP8 amaxes for %lld steps, but this run keeps %lld; start "
+                        "it with --fp8-amax-history-len %lld",
                         c->folder, (long long)has->global[1] - 1, (long long)want->global[1] - 1,
                         (long long)has->global[1] - 1);
     if (has->ndim != want->ndim || has->global[0] != want->global[0] || has->global[1] != want->global[1])
-        return err_user("'%s': tensor %s is stored as [%lld, %lld], but the model has [%lld, %lld]; use a "
-                        "checkpoint of the same model, or its options (--use-checkpoint-args)",
+        return err_user("'%s': tensor %s is stored as [%lld, %lld], but the model has [%lld, %lld]; %s",
                         c->folder, ckpt_title(want).s, (long long)has->global[0], (long long)has->global[1],
-                        (long long)want->global[0], (long long)want->global[1]);
+                        (long long)want->global[0], (long long)want->global[1], remedy(c));
     if (has->dtype != want->dtype && !convert)
         return err_user(
             "'%s': tensor %s is stored as %s, but this run keeps it as %s; use the --lane, --exp-avg-dtype "
@@ -100,9 +105,8 @@ static Err match_part(Plan *plan, Param *p, int part, const CkptItem *item) {
             "--no-load-optim",
             plan->ckpt->folder, ckpt_title(&want).s);
     if (end == first)
-        return err_user("'%s' has no tensor %s, but the model has it; use a checkpoint of the same model, or "
-                        "its options (--use-checkpoint-args)",
-                        plan->ckpt->folder, ckpt_title(&want).s);
+        return err_user("'%s' has no tensor %s, but the model has it; %s", plan->ckpt->folder,
+                        ckpt_title(&want).s, remedy(plan->ckpt));
     ERR_RETURN(check_match(plan->ckpt, &m->tensors[first], &want, item->convert));
     add_overlaps(plan, (Overlap){.param = p, .part = part, .item = item}, &m->tensors[first], end - first);
     return ERR_OK;
@@ -133,17 +137,16 @@ static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) 
     if (c->comm)
         comm_all_reduce(c->comm, comm_everyone(c->comm), "ckpt_load", COMM_MAX, U8, plan->is_known, m->count);
     const bool scales = knows_fp8_state(plan);
-    static const char *const WHY[] = {
-        ", which the model does not have; use the options of the stored model (--use-checkpoint-args reads "
-        "them from the checkpoint)",
-        " of a parameter that this run does not train (--freeze-parameters), or trains with another "
-        "--optimizer; omit the optimizer state with --no-load-optim"};
+    static const char STATE[] =
+        " of a parameter that this run does not train (--freeze-parameters), or trains "
+        "with another --optimizer; omit the optimizer state with --no-load-optim";
     for (int k = 0; k < n_items; k++)
         for (int64_t i = 0; i < m->count; i++)
             if (!plan->is_known[i] && (scales || !param_is_fp8_state(m->tensors[i].name)) &&
                 !is_optional(&items[k], m->tensors[i].name) && !strcmp(m->tensors[i].suffix, items[k].suffix))
-                return err_user("'%s' holds tensor %s%s", c->folder, ckpt_title(&m->tensors[i]).s,
-                                WHY[*items[k].suffix != 0]);
+                return err_user("'%s' holds tensor %s%s%s", c->folder, ckpt_title(&m->tensors[i]).s,
+                                *items[k].suffix ? STATE : ", which the model does not have; ",
+                                *items[k].suffix ? "" : remedy(c));
     return ERR_OK;
 }
 

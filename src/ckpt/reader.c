@@ -114,14 +114,13 @@ static Err advise(Err e, const char *dir, int64_t damaged) {
         ckpt_close(c);
     }
     free(all);
+    char *folder = found < 0 ? mem_strdup(dir) : folder_path(dir, found, "");
     Err longer = e;
-    if (found < 0)
-        snprintf(longer.msg, sizeof longer.msg, "%.600s; '%.300s' contains no other intact checkpoint", e.msg,
-                 dir);
-    else
-        snprintf(longer.msg, sizeof longer.msg,
-                 "%.600s; the newest other intact checkpoint is --ckpt-step %lld of '%.300s'", e.msg,
-                 (long long)found, dir);
+    snprintf(longer.msg, sizeof longer.msg,
+             found < 0 ? "%.600s; '%.300s' contains no other intact checkpoint"
+                       : "%.600s; the newest other intact checkpoint is '%.300s'",
+             e.msg, folder);
+    free(folder);
     return longer;
 }
 
@@ -150,6 +149,8 @@ Err ckpt_open(const char *dir, int64_t iteration, Comm *comm, Ckpt **out) {
         *out = c;
     return e;
 }
+
+void ckpt_set_remedy(Ckpt *c, const char *remedy) { c->remedy = remedy; }
 
 Err ckpt_verify(const Ckpt *c) { return ckpt_agree(c, check_all_bytes(c)); }
 

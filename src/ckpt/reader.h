@@ -9,7 +9,8 @@ struct Ckpt {
     int64_t iteration; /* the requested iteration */
     Comm *comm;
     Manifest manifest;
-    FileMap *maps; /* [num_files]; a file is mapped when it is first read */
+    FileMap *maps;      /* [num_files]; a file is mapped when it is first read */
+    const char *remedy; /* set by ckpt_set_remedy, or NULL */
 };
 
 /* Checks the tensor's hash. Call ckpt_tensor_bytes only after this check has succeeded. */

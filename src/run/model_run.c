@@ -209,6 +209,7 @@ static Err load_parameters(ModelRun *r, const Source *s, const char *remedy) {
     Stage stage = {r, stage_new(r)};
     const int n = items(r->model->registry, &stage, list);
     Err e = ckpt_open(s->dir, s->step, r->comm, &ckpt);
+    if (!e.code) ckpt_set_remedy(ckpt, remedy);
     if (!e.code) e = comm_agree(r->comm, source_check(r->config, ckpt, s->dir, true, remedy));
     if (!e.code) e = ckpt_load(ckpt, r->model->registry, list, n);
     if (!e.code && !remedy && rank_is_printer(r->comm)) {

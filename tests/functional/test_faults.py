@@ -181,7 +181,7 @@ for name, options in {"no longer files": [], "no longer files beside the run": [
     isotron(*RUN, "--save", WORK / name, "--exit-interval", EVERY)
     full(name, "File too large", "--load", WORK / name, *options, preexec_fn=limit_files)
 
-# ---- a checkpoint is damaged: the error message names the file, and the step of an intact checkpoint
+# ---- a checkpoint is damaged: the error message names the file, and an intact checkpoint
 def damaged(step):
     folder = WORK / "damaged"
     shutil.rmtree(folder, ignore_errors=True)
@@ -207,9 +207,9 @@ DAMAGE = {
 for name, (file, damage, text) in DAMAGE.items():
     folder, newest = damaged(STEPS - EVERY)
     damage(newest / file)
-    advice = f"--ckpt-step {STEPS - 2 * EVERY}"
-    ends(name, disturbed([*RUN, "--load", folder, "--save", folder]), file, text, advice, status=[2])
-    goes_on(folder, name, *advice.split())
+    intact = f"the newest other intact checkpoint is '{folder}/iter_{STEPS - 2 * EVERY:07}'"
+    ends(name, disturbed([*RUN, "--load", folder, "--save", folder]), file, text, intact, status=[2])
+    goes_on(folder, name, "--ckpt-step", STEPS - 2 * EVERY)
     isotron("inspect", "--checkpoint", folder, "--ckpt-step", STEPS - EVERY, "--verify")
 
 # ---- the process is killed while it saves a checkpoint

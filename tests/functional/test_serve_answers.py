@@ -84,7 +84,8 @@ def changes(server, before): return {name: value - before[name] for name, value 
 
 model.write(WORK / "infinite", 120)
 model.write(WORK / "hf")
-for name, folder in ("infinite", "small"), ("hf", "saved"):
+model.write(WORK / "short", positions=80)
+for name, folder in ("infinite", "small"), ("hf", "saved"), ("short", "other"):
     isotron("convert", "--from-hf", WORK / name, "--save", WORK / folder)
 started = time.time()
 server = Server(WORK / "small", "--enable-control", "--api-key", KEY, "--inference-max-requests", 2,
@@ -134,6 +135,10 @@ assert get("/v1/models").keys() == {"object", "data"} and get("/v1/models")["obj
 assert get("/tokenizer_info") == {"max_model_len": CONTEXT, "bos_token": "<s>", "eos_token": "</s>",
     "pad_token": "<pad>"}
 assert server.post(TOKENIZE, prompt="a") == {"count": 1, "max_model_len": CONTEXT, "tokens": [97]}
+assert get(asked_path(MODEL)) == get(asked_path(MODEL.removeprefix("/v1"))) == models, models
+for other in "other", "a/b", "a%2Fb%20c":
+    failed(server, "GET", f"/v1/models/{other}", 404, "not_found_error", "model_not_found",
+           f"there is no model '{urllib.parse.unquote(other)}'; this server has '{NAME}'", param="model")
 assert get("/health") == {"status": "ok"}
 
 
@@ -286,6 +291,10 @@ order("/pause")
 server.post(UPDATE, model_path=str(WORK / "small"))
 order("/resume")
 
+# The advice is for a client, which cannot set options.
+error = server.post(UPDATE, 400, model_path=str(WORK / "other"))["error"]
+assert error["message"].endswith("is stored as [80, 16], but the model has [160, 16]; load a checkpoint of the same "
+                                 "model"), error
 # ---- a paused server: a full queue, a stream that waits, and requests that take too long
 
 order("/pause")

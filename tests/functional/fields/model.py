@@ -67,9 +67,9 @@ def visible(token, special=False):
 def repaired(text): return text.decode(errors="replace")
 
 
-def write(folder, infinite=POSITIONS):
+def write(folder, infinite=POSITIONS, positions=POSITIONS):
     """Writes the model and its tokenizer as Hugging Face does. In fp32, logits at positions from `infinite` on are not
-    finite."""
+    finite. The model has only the first `positions` positions."""
     added = [{"id": 256 + i, "content": name, "single_word": False, "lstrip": False, "rstrip": False,
               "normalized": False, "special": True} for i, name in enumerate(SPECIAL)]
     begin = {"type": "TemplateProcessing", "special_tokens": {"<s>": {"id": "<s>", "ids": [BOS], "tokens": ["<s>"]}},
@@ -83,12 +83,13 @@ def write(folder, infinite=POSITIONS):
              "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>",
                                        "eos_token": "</s>", "pad_token": "<pad>", "chat_template": TEMPLATE},
              "config.json": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": VOCAB,
-                             "n_layer": LAYERS, "n_embd": HIDDEN, "n_head": HEADS, "n_positions": POSITIONS,
+                             "n_layer": LAYERS, "n_embd": HIDDEN, "n_head": HEADS, "n_positions": positions,
                              "tie_word_embeddings": False, "eos_token_id": ENDS, "bos_token_id": BOS}}
     folder.mkdir()
     for name, content in files.items(): (folder / name).write_text(json.dumps(content))
     arrays = {name: np.array(x, np.float32) for name, x in weights().items()}
     arrays["transformer.wpe.weight"][infinite:] = 3e38
+    arrays["transformer.wpe.weight"] = arrays["transformer.wpe.weight"][:positions]
     tensors.write(folder / "model.safetensors", {name: ("F32", x.shape, x.tobytes()) for name, x in arrays.items()},
                   {"format": "pt"})
 
