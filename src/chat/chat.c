@@ -12,10 +12,10 @@
 #include "tokenizer/text/field.h"
 
 typedef struct Named {
-    char *name;
+    char *name, *path; /* path: the file that contains the template */
+    Str text;
     Template *template; /* NULL if `err` is set */
     Err err;
-    const ToolFormat *tools;
 } Named;
 
 struct Chat {
@@ -27,17 +27,19 @@ struct Chat {
 
 /* ---- reading ---- */
 
-static void add_template(Chat *c, const char *name, const char *text, size_t n) {
+static void add_template(Chat *c, const char *name, const char *path, const char *text, size_t n) {
     c->at = mem_grow(c->at, c->n + 1, sizeof *c->at);
     Named *named = &c->at[c->n++];
-    *named = (Named){.name = mem_strdup(name), .tools = tool_format(text, n)};
+    *named = (Named){.name = mem_strdup(name), .path = mem_strdup(path)};
+    str_puts(&named->text, "");
+    str_add(&named->text, text, n);
     named->err = template_parse(text, n, &named->template);
 }
 
 static Err read_template(Chat *c, const char *name, const char *path) {
     Str text = {0};
     const Err e = text_read(path, &text);
-    if (!e.code) add_template(c, name, text.s ? text.s : "", text.len);
+    if (!e.code) add_template(c, name, path, text.s ? text.s : "", text.len);
     str_free(&text);
     return e;
 }
@@ -70,16 +72,16 @@ static Err read_setting(Chat *c, const char *path, json_t *setting) {
     json_t *one;
     bool valid = json_is_string(setting) || json_is_object(setting) || json_is_array(setting);
     if (json_is_string(setting))
-        add_template(c, "default", json_string_value(setting), json_string_length(setting));
+        add_template(c, "default", path, json_string_value(setting), json_string_length(setting));
     json_object_foreach(setting, name, one) {
         valid = valid && json_is_string(one);
-        if (valid) add_template(c, name, json_string_value(one), json_string_length(one));
+        if (valid) add_template(c, name, path, json_string_value(one), json_string_length(one));
     }
     for (size_t i = 0; i < json_array_size(setting) && valid; i++) {
         const json_t *entry = json_array_get(setting, i), *text = json_object_get(entry, "template");
         name = json_string_value(json_object_get(entry, "name"));
         valid = name && json_is_string(text);
-        if (valid) add_template(c, name, json_string_value(text), json_string_length(text));
+        if (valid) add_template(c, name, path, json_string_value(text), json_string_length(text));
     }
     return valid ? ERR_OK
                  : err_user("'%s': \"chat_template\" must be a string, or a list of objects with the strings "
@@ -100,9 +102,8 @@ static Err read_config(Chat *c) {
 }
 
 Err chat_open(const char *model, const Tokenizer *t, Chat **out) {
-    if (!model || !tokenizer_named(t))
-        return err_user("a chat template must be in the folder of a tokenizer: set --tokenizer-type "
-                        "HuggingFaceTokenizer, and set --tokenizer-model to the folder");
+    *out = NULL;
+    if (!model || !tokenizer_named(t)) return ERR_OK;
     const char *slash = strrchr(model, '/');
     Chat *c = mem_zero(1, sizeof *c);
     c->tokenizer = t;
@@ -111,10 +112,7 @@ Err chat_open(const char *model, const Tokenizer *t, Chat **out) {
                     : mem_printf("%.*s", slash > model ? (int)(slash - model) : 1, slash ? model : ".");
     Err e = read_files(c);
     if (!e.code && !c->n) e = read_config(c);
-    if (!e.code && !c->n)
-        e = err_user("the tokenizer has no chat template: add chat_template.jinja, or \"chat_template\" in "
-                     "tokenizer_config.json, to its folder");
-    if (e.code)
+    if (e.code || !c->n)
         chat_free(c);
     else
         *out = c;
@@ -125,7 +123,8 @@ void chat_free(Chat *c) {
     if (!c) return;
     for (size_t i = 0; i < c->n; i++) {
         template_free(c->at[i].template);
-        free(c->at[i].name);
+        str_free(&c->at[i].text);
+        free(c->at[i].name), free(c->at[i].path);
     }
     free(c->at), free(c->folder), free(c);
 }
@@ -147,7 +146,14 @@ static const Named *find_for(const Chat *c, const char *name, bool tools) {
 
 const ToolFormat *chat_tool_format(const Chat *c, const char *template) {
     const Named *named = find_for(c, template, true);
-    return named ? named->tools : template ? tool_format(template, strlen(template)) : NULL;
+    return named      ? tool_format(named->text.s, named->text.len)
+           : template ? tool_format(template, strlen(template))
+                      : NULL;
+}
+
+bool chat_has_variable(const Chat *c, const ChatRequest *r, const char *name) {
+    const Named *named = find_for(c, r->template, r->tools);
+    return strstr(named ? named->text.s : r->template ? r->template : "", name);
 }
 
 static Err no_template(const Chat *c, const char *name) {
@@ -164,28 +170,19 @@ static bool is_text(const Chat *c, const ChatRequest *r) {
     return r->template && strchr(r->template, '{') && !find(c, r->template);
 }
 
-/* Sets *out to the request's template. If the request contains the template's text, also sets *own; the
- * caller must free *own. */
-static Err choose(const Chat *c, const ChatRequest *r, const Template **out, Template **own) {
-    const Named *named = find_for(c, r->template, r->tools);
-    if (is_text(c, r)) {
-        ERR_RETURN(template_parse(r->template, strlen(r->template), own));
-        *out = *own;
-        return ERR_OK;
-    }
-    if (!named) return no_template(c, r->template ? r->template : "default");
-    *out = named->template;
-    return named->err;
-}
-
 Err chat_render(const Chat *c, const ChatRequest *r, const struct tm *now, Str *out) {
-    const Template *template = NULL;
+    const Named *named = find_for(c, r->template, r->tools);
+    const bool text = is_text(c, r);
     Template *own = NULL;
-    Err e = choose(c, r, &template, &own);
+    Err e = text    ? template_parse(r->template, strlen(r->template), &own)
+            : named ? named->err
+                    : no_template(c, r->template ? r->template : "default");
     if (!e.code)
-        e = conversation_render(template, tokenizer_named(c->tokenizer), r, now, TEMPLATE_LIMITS, out);
+        e = conversation_render(own ? own : named->template, tokenizer_named(c->tokenizer), r, now,
+                                TEMPLATE_LIMITS, out);
     template_free(own);
-    return e.code && is_text(c, r) ? err_user("\"chat_template\": %.900s", e.msg) : e;
+    if (e.code && text) return err_user("\"chat_template\": %.900s", e.msg);
+    return e.code && r->local ? err_user("'%s': %.900s", named ? named->path : c->folder, e.msg) : e;
 }
 
 Err chat_encode(const Chat *c, const Str *text, int32_t **ids, TokenSpan **spans, size_t *count) {

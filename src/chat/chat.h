@@ -11,8 +11,8 @@
 typedef struct Chat Chat;
 
 /* Reads the templates in the folder of the tokenizer `model`: chat_template.jinja and the files in
- * additional_chat_templates/ or, if these do not exist, "chat_template" in tokenizer_config.json. Returns an error if
- * there is no template. The tokenizer must outlive the result. */
+ * additional_chat_templates/ or, if these do not exist, "chat_template" in tokenizer_config.json. Sets *out to NULL if
+ * there is no template. Errors name local files. The tokenizer must outlive the result. */
 Err chat_open(const char *model, const Tokenizer *, Chat **out);
 void chat_free(Chat *); /* the argument may be NULL */
 
@@ -27,6 +27,7 @@ typedef struct ChatRequest {
     bool add_generation_prompt; /* whether the text ends with the beginning of a new answer */
     /* whether the text ends inside the last message, so that the model continues it */
     bool continue_final_message;
+    bool local; /* whether an error of a template names its file, which clients of a server must not see */
 } ChatRequest;
 
 /* Reads a request from a list of messages, or from an object that contains "messages" and any of "tools", "documents",
@@ -36,6 +37,8 @@ Err chat_request(const char *where, const json_t *, ChatRequest *out);
 /* Returns the format in which a model writes tool calls for a request with tools, or NULL if the format is unknown.
  * `template` has the same meaning as in ChatRequest. */
 const ToolFormat *chat_tool_format(const Chat *, const char *template);
+/* Returns whether the template for a request contains the name of a variable. */
+bool chat_has_variable(const Chat *, const ChatRequest *, const char *name);
 /* Renders a request and appends the text to `out`. `now` is the local time. */
 Err chat_render(const Chat *, const ChatRequest *, const struct tm *now, Str *out);
 /* Tokenizes rendered text. Special tokens in the text become their ids, and no further special tokens are added. See

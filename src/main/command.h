@@ -1,6 +1,7 @@
 /* The program's commands. Each command has a file that only parses arguments and calls modules. */
 #pragma once
 
+#include "chat/chat.h"
 #include "ckpt/ckpt.h"
 #include "config/config.h"
 #include "data/fim_dataset.h"
@@ -86,6 +87,8 @@ typedef struct Setup {
 Err setup_finish(Setup *);
 /* Like setup_finish, for a command that needs a tokenizer. */
 Err setup_finish_for_text(Setup *);
+/* Opens the tokenizer's chat templates. Returns an error if there are none. */
+Err setup_chat(const Config *, const Tokenizer *, Chat **out);
 /* Returns an error if --hf-model-type is not compatible with the model. Call this function once the task's
  * classes are known. */
 Err setup_check_type(const Setup *);

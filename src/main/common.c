@@ -214,6 +214,17 @@ Err setup_finish_for_text(Setup *s) {
                     "HuggingFaceTokenizer, ByteLevelTokenizer or NullTokenizer, with its files");
 }
 
+Err setup_chat(const Config *c, const Tokenizer *t, Chat **out) {
+    ERR_RETURN(chat_open(c->tokenizer_model, t, out));
+    if (*out) return ERR_OK;
+    return tokenizer_named(t)
+               ? err_user("the %s has no chat template: add chat_template.jinja, or \"chat_template\" in "
+                          "tokenizer_config.json, to its folder",
+                          config_tokenizer_text(c).s)
+               : err_user("a chat template must be in the folder of a tokenizer: set --tokenizer-type "
+                          "HuggingFaceTokenizer, and set --tokenizer-model to the folder");
+}
+
 Err setup_check_type(const Setup *s) {
     return config_given(&s->config, hf_model_type) ? hf_config_check_type(&s->config) : ERR_OK;
 }

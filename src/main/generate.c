@@ -219,7 +219,7 @@ static Err generate_run(void *job) {
     ERR_RETURN(setup_finish_for_text(s));
     ERR_RETURN(draft_setup(s, &j->draft));
     if (s->config.interactive)
-        ERR_RETURN(chat_open(s->config.tokenizer_model, s->tokenizer, &j->chat));
+        ERR_RETURN(setup_chat(&s->config, s->tokenizer, &j->chat));
     else if (first || s->config.beam_width)
         ERR_RETURN(generate_read_prompts(j));
     ERR_RETURN(find_tokens(j));

@@ -57,7 +57,7 @@ static void take_event(void *arg, const EngineEvent *event) {
 
 /* Tokenizes the conversation as the prompt for the next answer. */
 static Err encode(const Talk *t, int32_t **ids, int64_t *n) {
-    const ChatRequest request = {.messages = t->messages, .add_generation_prompt = true};
+    const ChatRequest request = {.messages = t->messages, .add_generation_prompt = true, .local = true};
     const time_t seconds = time(NULL);
     struct tm now;
     Str text = {0};

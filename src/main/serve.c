@@ -35,7 +35,6 @@ typedef struct ServeJob {
     Setup setup, draft;
     Chat *chat;
     Vocabulary *vocabulary;
-    Err no_chat;
     int64_t *ends, n_ends;
 } ServeJob;
 
@@ -89,7 +88,6 @@ static Served served_of(const ServeJob *j, const ModelRun *r, const EngineLimits
                     .created = (int64_t)time(NULL),
                     .tokenizer = j->setup.tokenizer,
                     .chat = j->chat,
-                    .no_chat = j->no_chat,
                     .ends = j->ends,
                     .n_ends = j->n_ends,
                     .vocab = r->model->plan.vocab,
@@ -233,7 +231,7 @@ static Err serve_run(void *arg) {
     ERR_RETURN(setup_finish_for_text(s));
     ERR_RETURN(draft_setup(s, &j->draft));
     ERR_RETURN(find_ends(j));
-    j->no_chat = chat_open(s->config.tokenizer_model, s->tokenizer, &j->chat);
+    ERR_RETURN(chat_open(s->config.tokenizer_model, s->tokenizer, &j->chat));
     j->vocabulary = constraint_vocabulary(s->tokenizer);
     interrupt_block();
     return world_run(&s->config, serve_on_rank, j);

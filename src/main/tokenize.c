@@ -118,7 +118,8 @@ static Err print_messages(const Tokenizer *t, const Options *o) {
     json_t *root = e.code ? NULL : json_loadb(file.s ? file.s : "", file.len, JSON_ALLOW_NUL, &problem);
     if (!e.code && !root) e = err_user("%s line %d is not valid JSON: %s", where, problem.line, problem.text);
     if (!e.code) e = chat_request(where, root, &request);
-    if (!e.code) e = chat_open(o->config.tokenizer_model, t, &chat);
+    request.local = true;
+    if (!e.code) e = setup_chat(&o->config, t, &chat);
     if (!e.code) e = print_chat(t, chat, &request);
     chat_free(chat);
     json_decref(root);

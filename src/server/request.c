@@ -259,7 +259,11 @@ static Refusal render(const Served *served, const json_t *body, TokenList *out) 
 }
 
 static Refusal read_messages(const Served *served, const json_t *body, TokenList **out, int64_t *n) {
-    if (!served->chat) return refuse(400, "messages", "no_chat_template", "%s", served->no_chat.msg);
+    if (!served->chat)
+        return refuse(
+            400, "messages", "no_chat_template",
+            "the tokenizer of this server has no chat template: send a 'prompt' instead, for example "
+            "to /v1/completions");
     json_t *chat = json_object();
     Refusal refusal = chat_body(body, chat);
     if (!refusal.status) refusal = render(served, chat, add_prompt(out, n));

@@ -13,9 +13,7 @@ typedef struct Served {
     const char *name; /* the model's name */
     int64_t created;  /* seconds since 1970 */
     const Tokenizer *tokenizer;
-    /* NULL if the tokenizer has no chat template, in which case no_chat contains the reason */
-    const Chat *chat;
-    Err no_chat;
+    const Chat *chat;    /* NULL if the tokenizer has no chat template */
     const int64_t *ends; /* [n_ends]: tokens that end a text */
     int64_t n_ends;
     int64_t vocab, context; /* context: maximum number of tokens in a prompt and its continuation */

@@ -117,6 +117,7 @@ for ranks in 1, 2:
     assert talk.say("/clear") == "" and talk.say("The loss") == history[1] + "\n"  # as at the start
     told = talk.end(b"/exit\n")
     assert told.count("isotron: ") == 1 and "not this" in told and "note:" not in told, told
+    assert f"isotron: '{folder}/tokenizer_config.json': line 2 of the chat template: " in told, told
 
 # An answer ends at a stop text, which is not part of the history, or where the context is full. Then nothing fits.
 whole = expected(["The loss"], *GREEDY)

@@ -111,3 +111,8 @@ for field, change, said in [
 told = server.post("/tokenize", 400, messages=messages, tools=tools, chat_template="fails")["error"]["message"]
 assert told.startswith("line 1 of the chat template: ") and str(folder) not in told, told
 server.end()
+# The server does not start with settings that cannot be read. The error is local, so it names the file.
+shutil.copytree(folder, WORK / "wrong")
+(WORK / "wrong/tokenizer_config.json").write_text(json.dumps({"chat_template": [{"name": "default"}]}))
+said = isotron("serve", "--load", saved, *HF[:-1], WORK / "wrong", expect=2)
+assert f"'{WORK}/wrong/tokenizer_config.json': \"chat_template\" must be a string, or a list of objects" in said, said

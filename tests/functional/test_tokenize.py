@@ -139,13 +139,18 @@ for request, text, settings in [
     got = tokenize_messages(request, **settings)
     assert got["text"] == text, (request, settings, got)
 for request, message, settings in [
-    (hello, "has no chat template: add chat_template.jinja", {}),
-    (hello, "isotron: there is no chat template 'default'; set \"chat_template\" to one of: 'rag'",
+    (hello, f"the HuggingFaceTokenizer '{chat}' has no chat template: add chat_template.jinja", {}),
+    (hello, f"isotron: '{chat}': there is no chat template 'default'; set \"chat_template\" to one of: 'rag'",
      {**pair, "rag": "R"}),
-    ({"messages": hello, "chat_template": "rag"}, "line 1 of the chat template: a tag has no end",
+    ({"messages": hello, "chat_template": "rag"},
+     f"'{chat}/additional_chat_templates/rag.jinja': line 1 of the chat template: a tag has no end",
      {"rag": "{% broken"}),
-    (hello, "\"chat_template\" must be a string, or a list", {"config": {"chat_template": [{"name": "default"}]}}),
-    (hello, "refuses the conversation: no", {"chat_template": "{{ raise_exception('no') }}"}),
+    (hello, f"'{chat}/tokenizer_config.json': \"chat_template\" must be a string, or a list",
+     {"config": {"chat_template": [{"name": "default"}]}}),
+    (hello, f"'{chat}/tokenizer_config.json': line 1 of the chat template", {"config": {"chat_template": "{% a"}}),
+    (hello, f"'{chat}/chat_template.jinja': line 1 of the chat template: the template refuses the conversation: no",
+     {"chat_template": "{{ raise_exception('no') }}"}),
+    ({"messages": hello, "chat_template": "{% a"}, 'isotron: "chat_template": line 1 of the chat template', pair),
     ("[{]", "messages.json' line 1 is not valid JSON", {"chat_template": "F"}),
     ({"messages": []}, "messages.json' must be a list of messages", {"chat_template": "F"}),
     ({"messages": [{"role": "user"}], "continue_final_message": True}, "no text that", {"chat_template": "F"}),
