@@ -139,7 +139,8 @@ static void take_event(void *arg, const EngineEvent *event) {
 static void take_best(Search *s, const int32_t *first, int64_t n_first, Generated *out) {
     const Text none = {0}, *best = s->n_ended ? s->ended : &none;
     const int64_t n = n_first + best->n;
-    *out = (Generated){.n = n, .n_prompt = n_first, .stopped = best->stopped, .logprobs = s->prompt_logprobs};
+    *out = (Generated){
+        .n = n, .n_prompt = n_first, .stopped = best->stopped, .ended = true, .logprobs = s->prompt_logprobs};
     out->tokens = mem_zero((size_t)n, sizeof *out->tokens);
     memcpy(out->tokens, first, (size_t)n_first * sizeof *first);
     for (int64_t i = 0; i < best->n; i++) {

@@ -53,21 +53,19 @@ static Err find_tokens(GenerateJob *j) {
 typedef struct Run {
     const GenerateJob *job;
     Speculation speculation;
+    GenerateText *texts;    /* [job->n] */
     GenerateStream *stream; /* NULL if samples are printed at the end, or on another rank */
 } Run;
 
 /* Prints new tokens. Returns whether a sample's new text contains a --stop text. */
 static bool watch(void *arg, int64_t sample, const Generated *g) {
     const Run *r = arg;
+    Str out = {0};
     if (r->stream) generate_stream_print(r->stream);
-    char *text;
-    size_t bytes;
-    int64_t before;
-    if (g->ended || !r->job->setup.config.stop.count ||
-        generate_find_stop(r->job, sample, g, &text, &bytes, &before).code)
-        return false;
-    free(text);
-    return before >= 0;
+    if (g->ended || !r->job->stops.n) return false;
+    generate_text(r->job, g, &r->texts[sample], &out);
+    str_free(&out);
+    return r->texts[sample].text.stopped;
 }
 
 static GenerateOptions options_of(const GenerateJob *j, Run *run, EngineCounts *counts) {
@@ -135,13 +133,16 @@ static Err repeat(const GenerateJob *j, const ModelRun *r, Speculation speculati
     for (int64_t i = 0; i < c->inference_repeat_n && !e.code; i++) {
         Generated *out = mem_zero((size_t)j->n, sizeof *out);
         const bool streams = prints && c->stream && i == c->inference_repeat_n - 1;
-        Run run = {j, speculation, streams ? generate_stream_new(j, out) : NULL};
+        Run run = {j, speculation, mem_zero((size_t)j->n, sizeof *run.texts),
+                   streams ? generate_stream_new(j, out) : NULL};
         const GenerateOptions options = options_of(j, &run, &results->counts);
         const int64_t start = clock_ns();
         e = beams.width ? beam_search(r->model, &r->context, j->prompts, j->n, &options, &beams, out)
                         : generate(r->model, &r->context, j->prompts, j->n, &options, out);
         const double took = 1e-9 * (double)(clock_ns() - start);
         generate_stream_free(run.stream);
+        for (int64_t k = 0; k < j->n; k++) generate_text_free(&run.texts[k]);
+        free(run.texts);
         if (!e.code) e = comm_agree(r->comm, compare(j, first, out, i));
         if (!e.code) results->rates[results->n_rates++] = (double)new_tokens(j, out) / took;
         if (results->out != first) free_samples(j, results->out);
@@ -165,7 +166,7 @@ static void tell_cost(const GenerateJob *j, const GenerateResults *r) {
 
 static Err report(const GenerateJob *j, const GenerateResults *r) {
     const Config *c = &j->setup.config;
-    for (int64_t i = 0; i < j->n && !c->stream; i++) ERR_RETURN(generate_print(j, i, &r->out[i]));
+    for (int64_t i = 0; i < j->n && !c->stream; i++) generate_print(j, i, &r->out[i]);
     if (c->output_path) ERR_RETURN(generate_write_json(j, r));
     tell_cost(j, r);
     return ERR_OK;
@@ -218,6 +219,7 @@ static Err generate_run(void *job) {
     if (s->config.output_path && first) ERR_RETURN(file_check_target(s->config.output_path));
     ERR_RETURN(setup_finish_for_text(s));
     ERR_RETURN(draft_setup(s, &j->draft));
+    j->stops = (StopList){.at = (char **)s->config.stop.at, .n = s->config.stop.count};
     if (s->config.interactive)
         ERR_RETURN(setup_chat(&s->config, s->tokenizer, &j->chat));
     else if (first || s->config.beam_width)

@@ -5,6 +5,7 @@
 #include "infer/generate.h"
 #include "main/command.h"
 #include "run/model_run.h"
+#include "server/text.h"
 
 typedef struct GenerateJob {
     Setup setup, draft;
@@ -12,6 +13,7 @@ typedef struct GenerateJob {
     char **texts;     /* [n] */
     int64_t *lengths; /* [n], the number of tokens to generate for each prompt */
     int64_t n;
+    StopList stops;               /* the --stop texts */
     int64_t *ends, n_ends, start; /* GenerateOptions explains these members */
     Chat *chat;                   /* NULL without --interactive */
 } GenerateJob;
@@ -44,16 +46,17 @@ Err generate_read_prompts(GenerateJob *);
 
 /* ---- output (generate_output.c) ---- */
 
-/* Decodes tokens. The caller frees the text. A model with a padded vocabulary has more ids than its tokenizer. As in
- * transformers, the additional ids have no text. */
-Err generate_decode(const GenerateJob *, const int32_t *tokens, int64_t n, char **text, size_t *bytes);
-/* Decodes the new tokens. The caller frees the text. *before is the number of bytes before the first --stop text, or
- * -1 if there is none. */
-Err generate_find_stop(const GenerateJob *, int64_t sample, const Generated *, char **text, size_t *bytes,
-                       int64_t *before);
+/* The new text of a sample, which ends before the first --stop text. Its bytes that are not UTF-8 become U+FFFD. */
+typedef struct GenerateText {
+    TextStream text;
+    int64_t pushed; /* number of the sample's tokens that `text` has received; 0 before the first call */
+} GenerateText;
+/* Appends to `out` the new text that can no longer change or, if the sample has ended, the rest of the text. */
+void generate_text(const GenerateJob *, const Generated *, GenerateText *, Str *out);
+void generate_text_free(GenerateText *);
 /* Prints a sample: a header if there are several samples, the text up to the --stop text (which may end inside the
  * last token), and the log-probabilities. */
-Err generate_print(const GenerateJob *, int64_t sample, const Generated *);
+void generate_print(const GenerateJob *, int64_t sample, const Generated *);
 
 /* Prints samples in order, and each token of a sample as soon as possible. */
 typedef struct GenerateStream GenerateStream;

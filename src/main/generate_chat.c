@@ -17,7 +17,6 @@ enum { PATIENCE_S = 365 * 24 * 3600 /* a user may take this long to write the ne
 typedef struct Talk {
     const GenerateJob *job;
     Fleet *fleet;
-    StopList stops;
     json_t *messages;
     int64_t context, turn; /* `context` is the maximum number of tokens */
     TextStream text;       /* the answer's text */
@@ -93,7 +92,7 @@ static Err generate_answer(Talk *t, const int32_t *ids, int64_t n) {
     ERR_RETURN(fleet_add(t->fleet, &request));
     str_clear(&t->answer);
     t->finish = FINISH_STOP;
-    text_begin(&t->text, j->setup.tokenizer, &t->stops, ids, (size_t)n);
+    text_begin(&t->text, j->setup.tokenizer, &j->stops, false, ids, (size_t)n);
     while (fleet_step(t->fleet, take_event, t)) continue;
     text_free(&t->text);
     putchar('\n');
@@ -168,8 +167,7 @@ static Err open_fleet(const Config *c, const ModelRun *run, int64_t *tokens, Fle
 }
 
 Err generate_chat(const GenerateJob *j, const ModelRun *run, Comm *comm) {
-    const TextList *stop = &j->setup.config.stop;
-    Talk t = {.job = j, .stops = {.at = (char **)stop->at, .n = stop->count}};
+    Talk t = {.job = j};
     ERR_RETURN(open_fleet(&j->setup.config, run, &t.context, &t.fleet));
     if (comm) comm_set_deadline(comm, PATIENCE_S);
     if (fleet_leads(t.fleet)) {

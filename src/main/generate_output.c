@@ -10,34 +10,35 @@
 
 /* ---- text ---- */
 
-Err generate_decode(const GenerateJob *j, const int32_t *tokens, int64_t n, char **text, size_t *bytes) {
+/* Decodes one token. The caller frees the text. As in transformers, an id of a padded vocabulary has no text. */
+static Err decode(const GenerateJob *j, int32_t token, char **text, size_t *bytes) {
     const Tokenizer *t = j->setup.tokenizer;
-    int32_t *known = mem_alloc((size_t)(n + 1) * sizeof *known);
-    size_t count = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (tokens[i] < tokenizer_vocab_size(t)) known[count++] = tokens[i];
-    const Err e = tokenizer_decode(t, known, count, text, bytes);
-    free(known);
-    return e;
+    return tokenizer_decode(t, &token, token < tokenizer_vocab_size(t), text, bytes);
 }
 
-Err generate_find_stop(const GenerateJob *j, int64_t sample, const Generated *g, char **text, size_t *bytes,
-                       int64_t *before) {
-    const TextList *stop = &j->setup.config.stop;
-    const int64_t prompt = generate_is_t5(j) ? 1 : j->prompts[sample].n,
-                  from = generate_is_t5(j) ? 1 : larger(0, prompt - TEXT_CONTEXT);
-    size_t base;
-    *before = -1;
-    ERR_RETURN(generate_decode(j, g->tokens + from, prompt - from, text, &base));
-    free(*text);
-    ERR_RETURN(generate_decode(j, g->tokens + from, g->n - from, text, bytes));
-    *bytes -= smaller(base, *bytes);
-    memmove(*text, *text + base, *bytes);
-    for (int64_t i = 0; i < stop->count; i++) {
-        const char *at = memmem(*text, *bytes, stop->at[i], strlen(stop->at[i]));
-        if (at && (*before < 0 || at - *text < *before)) *before = at - *text;
+void generate_text(const GenerateJob *j, const Generated *g, GenerateText *t, Str *out) {
+    if (!t->pushed) {
+        const size_t prompt = generate_is_t5(j) ? 0 : (size_t)g->n_prompt;
+        text_begin(&t->text, j->setup.tokenizer, &j->stops, true, g->tokens, prompt);
+        t->pushed = g->n_prompt;
     }
-    return ERR_OK;
+    while (t->pushed < g->n) text_push(&t->text, g->tokens[t->pushed++], out);
+    if (g->ended) text_end(&t->text, out);
+}
+
+void generate_text_free(GenerateText *t) {
+    if (t->pushed) text_free(&t->text);
+    *t = (GenerateText){0};
+}
+
+/* Returns the new text of a sample that has ended. */
+static Str whole_text(const GenerateJob *j, const Generated *g) {
+    GenerateText t = {0};
+    Str text = {0};
+    str_puts(&text, "");
+    generate_text(j, g, &t, &text);
+    generate_text_free(&t);
+    return text;
 }
 
 static void print_logprobs(const GenerateJob *j, const Generated *g) {
@@ -53,17 +54,13 @@ static void print_start(const GenerateJob *j, int64_t i) {
     if (!generate_is_t5(j)) fputs(j->texts[i], stdout);
 }
 
-Err generate_print(const GenerateJob *j, int64_t i, const Generated *g) {
-    char *text;
-    size_t bytes;
-    int64_t before;
+void generate_print(const GenerateJob *j, int64_t i, const Generated *g) {
+    Str text = whole_text(j, g);
     print_start(j, i);
-    ERR_RETURN(generate_find_stop(j, i, g, &text, &bytes, &before));
-    fwrite(text, 1, before < 0 ? bytes : (size_t)before, stdout);
+    fwrite(text.s, 1, text.len, stdout);
     putchar('\n');
-    free(text);
+    str_free(&text);
     print_logprobs(j, g);
-    return ERR_OK;
 }
 
 /* ---- a stream ---- */
@@ -71,46 +68,32 @@ Err generate_print(const GenerateJob *j, int64_t i, const Generated *g) {
 struct GenerateStream {
     const GenerateJob *job;
     const Generated *out; /* [job->n] */
-    StopList stops;
-    TextStream text;
-    /* the sample that is being printed, and how many of its tokens `text` has received */
-    int64_t sample, pushed;
-    bool begun;
+    int64_t sample;       /* the sample that is being printed */
+    GenerateText text;
 };
 
 GenerateStream *generate_stream_new(const GenerateJob *j, const Generated *out) {
-    const TextList *stop = &j->setup.config.stop;
     GenerateStream *s = mem_zero(1, sizeof *s);
-    *s = (GenerateStream){.job = j, .out = out, .stops = {.at = (char **)stop->at, .n = stop->count}};
+    *s = (GenerateStream){.job = j, .out = out};
     return s;
 }
 
 void generate_stream_free(GenerateStream *s) {
-    if (s && s->begun) text_free(&s->text);
+    if (s) generate_text_free(&s->text);
     free(s);
-}
-
-static void begin(GenerateStream *s, const Generated *g) {
-    const GenerateJob *j = s->job;
-    const bool t5 = generate_is_t5(j);
-    print_start(j, s->sample);
-    text_begin(&s->text, j->setup.tokenizer, &s->stops, g->tokens, t5 ? 0 : (size_t)g->n_prompt);
-    s->text.special = true; /* special tokens are printed, as without streaming */
-    s->begun = true, s->pushed = g->n_prompt;
 }
 
 /* Prints a sample's new tokens. Returns whether the sample has ended. */
 static bool print_new(GenerateStream *s, const Generated *g) {
     Str out = {0};
-    if (!s->begun) begin(s, g);
-    while (s->pushed < g->n) text_push(&s->text, g->tokens[s->pushed++], &out);
-    if (g->ended) text_end(&s->text, &out), str_add(&out, "\n", 1);
+    if (!s->text.pushed) print_start(s->job, s->sample);
+    generate_text(s->job, g, &s->text, &out);
+    if (g->ended) str_add(&out, "\n", 1);
     if (out.len) fwrite(out.s, 1, out.len, stdout);
     str_free(&out);
     if (!g->ended) return false;
     print_logprobs(s->job, g);
-    text_free(&s->text);
-    s->begun = false;
+    generate_text_free(&s->text);
     return true;
 }
 
@@ -147,7 +130,7 @@ static json_t *likeliest_json(const GenerateJob *j, const Generated *g, int64_t 
         for (int64_t t = 0; t < k; t++) {
             char *text;
             size_t bytes;
-            if (generate_decode(j, &row[t].id, 1, &text, &bytes).code) continue;
+            if (decode(j, row[t].id, &text, &bytes).code) continue;
             json_t *key = text_json(text, bytes);
             const char *name = json_string_value(key);
             const size_t n = json_string_length(key); /* the text can contain a zero byte */
@@ -190,17 +173,14 @@ static void add_logprobs(const GenerateJob *j, json_t *json, const Generated *g,
 
 /* Returns a sample's JSON object. As in Megatron-LM, the tokens include the end token, but the text does not. Values
  * that were not recorded are null. */
-static Err sample_json(const GenerateJob *j, const GenerateResults *r, int64_t i, json_t **out) {
+static json_t *sample_json(const GenerateJob *j, const GenerateResults *r, int64_t i) {
     const Generated *g = &r->out[i];
     const int64_t end = g->n + g->has_end;
-    char *text;
-    size_t bytes;
-    int64_t before;
-    ERR_RETURN(generate_find_stop(j, i, g, &text, &bytes, &before));
-    json_t *json = *out = json_object(), *tokens = json_array();
+    Str text = whole_text(j, g);
+    json_t *json = json_object(), *tokens = json_array();
     for (int64_t k = g->n_prompt; k < end; k++) json_array_append_new(tokens, json_integer(g->tokens[k]));
     json_object_set_new(json, "input_prompt", json_string(j->texts[i]));
-    json_object_set_new(json, "generated_text", text_json(text, before < 0 ? bytes : (size_t)before));
+    json_object_set_new(json, "generated_text", json_stringn(text.s, text.len));
     json_object_set_new(json, "generated_tokens", tokens);
     add_times(json, g, end);
     static const char *const UNKNOWN[] = {"cuda_graph_request_count_map", "routing_indices",
@@ -208,26 +188,23 @@ static Err sample_json(const GenerateJob *j, const GenerateResults *r, int64_t i
     for (int k = 0; k < 3; k++) json_object_set_new(json, UNKNOWN[k], json_null());
     json_object_set_new(json, "step_count", json_integer(r->counts.passes));
     add_logprobs(j, json, g, end);
-    free(text);
-    return ERR_OK;
+    str_free(&text);
+    return json;
 }
 
-static Err samples_json(const GenerateJob *j, const GenerateResults *r, json_t *all) {
+static void add_samples(const GenerateJob *j, const GenerateResults *r, json_t *all) {
     for (int64_t i = 0; i < j->n; i++) {
         char id[24];
-        json_t *sample;
         if (i % j->setup.config.output_every_n_results && i != j->n - 1) continue;
-        ERR_RETURN(sample_json(j, r, i, &sample));
         snprintf(id, sizeof id, "%lld", (long long)i);
-        json_object_set_new(all, id, sample);
+        json_object_set_new(all, id, sample_json(j, r, i));
     }
-    return ERR_OK;
 }
 
 Err generate_write_json(const GenerateJob *j, const GenerateResults *r) {
     const Config *c = &j->setup.config;
     json_t *all = json_object(), *rates = json_array();
-    Err e = c->throughput_check_only ? ERR_OK : samples_json(j, r, all);
+    if (!c->throughput_check_only) add_samples(j, r, all);
     for (int64_t i = 0; i < r->n_rates; i++) json_array_append_new(rates, json_real(r->rates[i]));
     if (c->record_throughput || c->throughput_check_only) json_object_set(all, "throughput", rates);
     json_decref(rates);
@@ -241,7 +218,7 @@ Err generate_write_json(const GenerateJob *j, const GenerateResults *r) {
     json_print(&text, all, 1, 0);
     str_add(&text, "\n", 1);
     json_decref(all);
-    if (!e.code) e = command_write_report(c->output_path, &text);
+    const Err e = command_write_report(c->output_path, &text);
     str_free(&text);
     return e;
 }

@@ -180,8 +180,7 @@ static bool repeats_prompt(const Answer *a) { return (a->ask.echo || is_megatron
 static void begin(const Answer *a, Choice *c) {
     const TokenList *p = c->prompt;
     const bool echo = a->ask.echo;
-    text_begin(&c->text, a->served->tokenizer, &NO_STOPS, p->at, echo ? 0 : p->n);
-    c->text.special = a->ask.special;
+    text_begin(&c->text, a->served->tokenizer, &NO_STOPS, a->ask.special, p->at, echo ? 0 : p->n);
     c->tools.format = a->ask.tools;
     c->logprobs = new_logprobs(a);
     c->ids = a->ask.ids ? json_array() : NULL;

@@ -12,11 +12,11 @@
  * of a text. */
 static void begin_text(const Tokenizer *t, TextStream *text) {
     for (int32_t id = 0; id < tokenizer_vocab_size(t); id++) {
-        text_begin(text, t, &(StopList){0}, &id, 1);
+        text_begin(text, t, &(StopList){0}, false, &id, 1);
         if (text->base) return;
         text_free(text);
     }
-    text_begin(text, t, &(StopList){0}, NULL, 0);
+    text_begin(text, t, &(StopList){0}, false, NULL, 0);
 }
 
 Vocabulary *constraint_vocabulary(const Tokenizer *t) {

@@ -238,7 +238,7 @@ static Refusal detokenize(const Served *served, const json_t *body, json_t **out
     const json_t *list = json_object_get(body, "tokens");
     const Refusal refusal = request_ids(served, "tokens", list, &ids);
     if (!refusal.status) {
-        text_begin(&text, served->tokenizer, &(StopList){0}, NULL, 0);
+        text_begin(&text, served->tokenizer, &(StopList){0}, false, NULL, 0);
         for (size_t i = 0; i < ids.n; i++) text_push(&text, ids.at[i], &all);
         text_end(&text, &all);
         text_free(&text);

@@ -52,8 +52,9 @@ static void append(TextStream *s, int32_t token) {
     s->window[s->n++] = token;
 }
 
-void text_begin(TextStream *s, const Tokenizer *t, const StopList *stops, const int32_t *prompt, size_t n) {
-    *s = (TextStream){.tokenizer = t, .stops = stops};
+void text_begin(TextStream *s, const Tokenizer *t, const StopList *stops, bool special, const int32_t *prompt,
+                size_t n) {
+    *s = (TextStream){.tokenizer = t, .stops = stops, .special = special};
     for (size_t i = n > TEXT_CONTEXT ? n - TEXT_CONTEXT : 0; i < n; i++)
         if (has_text(s, prompt[i])) append(s, prompt[i]);
     advance(s, 0);

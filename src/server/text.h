@@ -19,8 +19,7 @@ typedef struct StopList {
 typedef struct TextStream {
     const Tokenizer *tokenizer;
     const StopList *stops;
-    /* whether special tokens appear by name; the caller sets this member after text_begin */
-    bool special;
+    bool special;        /* whether special tokens appear by name */
     int32_t *window;     /* [n]: the last tokens, on which the next token's text can depend */
     size_t n, read;      /* the text of the first `read` tokens is known */
     size_t base;         /* number of bytes in the text of the first `read` tokens */
@@ -32,7 +31,8 @@ typedef struct TextStream {
 
 /* Begins a text after the tokens of a prompt. The prompt can be empty. The tokenizer and the list must outlive the
  * TextStream. */
-void text_begin(TextStream *, const Tokenizer *, const StopList *, const int32_t *prompt, size_t n);
+void text_begin(TextStream *, const Tokenizer *, const StopList *, bool special, const int32_t *prompt,
+                size_t n);
 void text_free(TextStream *);
 /* Appends the bytes that a token would add, or the name of a special token. The bytes need not form complete
  * characters. */

@@ -93,20 +93,43 @@ for seed in range(3):
     drafts, kept = (after[n] - before[n] for n in ("spec_decode_num_draft_tokens_total",
                                                    "spec_decode_num_accepted_tokens_total"))
     assert drafts - 6 <= kept <= drafts and kept > 20, (drafts, kept)
-# the first new token may begin with a blank, which the text of the new tokens alone would not have
-for seed in range(3):
-    done = subprocess.run([*map(str, [PROGRAM, "generate", "--load", saved, "--temperature", 1.7,
-                                      "--tokens-to-generate", 30,
-                                      "--random-seed", seed, "--batch-invariant-mode", "--prompt", "the loss",
-                                      *OPTIONS])],
-                          capture_output=True)
-    ask = {"prompt": "the loss", "max_tokens": 30, "temperature": 1.7, "seed": seed}
-    told = done.stdout.decode(errors="replace")
-    assert server.post(COMPLETE, **ask, echo=True)["choices"][0]["text"] + "\n" == told, (ask, told)
-    assert told == "the loss" + server.post(COMPLETE, **ask)["choices"][0]["text"] + "\n", (ask, told)
+
+
+def check_texts(server, saved, *prompts):
+    """Asserts that the program prints what the server answers."""
+    for prompt in prompts:
+        for seed in range(5):
+            ask = {"prompt": prompt, "max_tokens": 30, "temperature": 1.7, "seed": seed, "skip_special_tokens": False}
+            text = server.post(COMPLETE, **ask)["choices"][0]["text"]
+            assert server.post(COMPLETE, **ask, echo=True)["choices"][0]["text"] == prompt + text, (ask, text)
+            assert joined(server.stream(COMPLETE, **ask))[0] == text, (ask, text)
+            for stream in [], ["--stream"]:
+                done = subprocess.run([*map(str, [
+                    PROGRAM, "generate", "--load", saved, "--temperature", 1.7, "--tokens-to-generate", 30,
+                    "--random-seed", seed, "--batch-invariant-mode", "--prompt", prompt, "--output-path",
+                    WORK / "out.json", *stream, *OPTIONS])], capture_output=True, check=True)
+                assert done.stdout.decode() == f"{prompt}{text}\n", (ask, stream, done.stdout, text)
+                assert json.loads((WORK / "out.json").read_text())["0"]["generated_text"] == text, (ask, stream, text)
+
+
+# The first new token may begin with a blank, which the text of the new tokens alone would not have.
+check_texts(server, saved, "the loss", "<s>")
 for prompt in "The loss", "<s><s>The loss", "":
     told = json.loads(server.request("PUT", "/api", {"prompts": [prompt], "tokens_to_generate": 0, "logprobs": True,
                                                      "add_BOS": True})[2])
     assert told["segments"][0][0] == "<s>" and "<s>" not in told["segments"][0][1:], told
     assert told["text"] == [prompt], told
+server.end()
+
+# A prompt that ends in the bytes of a character.
+saved = WORK / "bytes"
+isotron("pretrain", "--config", WORK / "run.conf", "--mock-data", "--tokenizer-type", "HuggingFaceTokenizer",
+        "--tokenizer-model", ROOT / "tests/data/tokenizer/unigram.json", "--save", saved, "--train-iters", 3,
+        "--max-position-embeddings", 256)
+server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.01)
+check_texts(server, saved, "the \u00fc")
+# A byte after a character makes it three invalid bytes, of which the prompt already has one character.
+byte = server.post("/tokenize", prompt="\u00fc", add_special_tokens=False)["tokens"][-2]
+text = server.post(COMPLETE, prompt="the \u00fc", max_tokens=1, allowed_token_ids=[byte])["choices"][0]["text"]
+assert text == "\ufffd\ufffd", text
 server.end()

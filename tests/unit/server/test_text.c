@@ -43,7 +43,7 @@ static void check(StopList stops) {
     Str all = {0};
     TextStream text;
     const size_t want = expected(&stops);
-    text_begin(&text, tokenizer, &stops, NULL, 0);
+    text_begin(&text, tokenizer, &stops, false, NULL, 0);
     for (size_t i = 0; i <= N; i++) {
         Str part = {0};
         if (i < N)
@@ -90,7 +90,7 @@ TEST(bytes_that_are_no_characters_are_replaced) {
     for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
         Str all = {0};
         TextStream text;
-        text_begin(&text, tokenizer, &(StopList){0}, NULL, 0);
+        text_begin(&text, tokenizer, &(StopList){0}, false, NULL, 0);
         for (const char *s = CASES[k].bytes; *s; s++) {
             text_push(&text, (unsigned char)*s, &all);
             assert_true(utf8_valid(all.s ? all.s : "", all.len));
@@ -140,7 +140,7 @@ TEST(bytes_of_a_vocabulary_have_pieces_and_offsets) {
     for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
         Str all = {0}, pieces = {0};
         TextStream text;
-        text_begin(&text, bytes, &(StopList){0}, NULL, 0);
+        text_begin(&text, bytes, &(StopList){0}, false, NULL, 0);
         for (int i = 0; i < 6 && CASES[k].tokens[i]; i++) {
             text_piece(&text, CASES[k].tokens[i], &pieces);
             str_puts(&pieces, "|");
