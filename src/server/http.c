@@ -209,6 +209,9 @@ static enum MHD_Result serve_megatron(Exchange *x) { return serve_texts(x, ENDPO
 
 /* ---- the other endpoints ---- */
 
+/* Returns the path without /v1. Megatron-LM's server and others accept their paths with and without /v1. */
+static const char *unversioned(const char *path) { return strncmp(path, "/v1/", 4) ? path : path + 3; }
+
 static enum MHD_Result serve_tokenize(Exchange *x) {
     const Served *served = x->http->served;
     json_t *body = NULL, *tokens = json_array();
@@ -272,12 +275,19 @@ static enum MHD_Result serve_page(Exchange *x) {
     return respond(x, 200, PAGE_TYPE, response);
 }
 
+static json_t *model_json(const Served *s) {
+    return json_pack("{s:s,s:s,s:I,s:s,s:I}", "id", s->name, "object", "model", "created",
+                     (json_int_t)s->created, "owned_by", "isotron", "max_model_len", (json_int_t)s->context);
+}
+
 static enum MHD_Result serve_models(Exchange *x) {
-    const Served *s = x->http->served;
     return respond_json(x, 200,
-                        json_pack("{s:s,s:[{s:s,s:s,s:I,s:s,s:I}]}", "object", "list", "data", "id", s->name,
-                                  "object", "model", "created", (json_int_t)s->created, "owned_by", "isotron",
-                                  "max_model_len", (json_int_t)s->context));
+                        json_pack("{s:s,s:[o]}", "object", "list", "data", model_json(x->http->served)));
+}
+
+static enum MHD_Result serve_model(Exchange *x) {
+    const Refusal refusal = request_model(x->http->served, unversioned(x->path) + strlen("/models/"));
+    return refusal.status ? respond_refusal(x, &refusal) : respond_json(x, 200, model_json(x->http->served));
 }
 
 /* Sends the special tokens in the form that lm-evaluation-harness reads. */
@@ -381,6 +391,8 @@ static const struct Route {
           .answer = "megatron", .refused = "429 500 503 504", .refusal = "message", .has_body = true,
           .endpoint = ENDPOINT_MEGATRON, .required = "prompts"),
     ROUTE("GET", "/v1/models", serve_models, "Returns the model's name.", .answer = "models"),
+    ROUTE("GET", "/v1/models/{model}", serve_model, "Returns a model.", .answer = "model_card",
+          .refused = "404"),
     ROUTE("POST", "/tokenize", serve_tokenize, "Converts a text or messages to token ids.",
           .answer = "tokens", .refused = "404", .has_body = true, .endpoint = ENDPOINT_TOKENIZE),
     ROUTE("POST", "/detokenize", serve_detokenize, "Converts token ids to text.", .answer = "prompt",
@@ -388,7 +400,7 @@ static const struct Route {
     ROUTE("GET", "/tokenizer_info", serve_tokenizer_info, "Returns the special tokens.",
           .answer = "tokenizer_info"),
     ROUTE("GET", "/health", serve_health, "Returns status 200, or 503 if the server is shutting down.",
-          .answer = "health", .refused = "503", .refusal = "health", .open = true),
+          .answer = "health", .also = "503", .open = true),
     ROUTE("GET", "/metrics", serve_metrics, "Returns metrics for Prometheus.", .open = true,
           .type = METRICS_TYPE),
     ROUTE("GET", "/openapi.json", serve_openapi, "Describes the server.", .answer = "openapi", .open = true),
@@ -434,15 +446,19 @@ static bool is_key(const char *key, const char *header) {
     return !differs;
 }
 
-/* Returns the path without /v1. Megatron-LM's server and others accept their paths with and without /v1. */
-static const char *unversioned(const char *path) { return strncmp(path, "/v1/", 4) ? path : path + 3; }
+/* Returns whether a route serves a path. A route that ends in {model} serves every path that continues there. */
+static bool is_route(const struct Route *route, const char *path) {
+    const char *own = unversioned(route->api.path), *given = unversioned(path);
+    const size_t n = strcspn(own, "{");
+    return !strncmp(own, given, n) && !own[n] == !given[n];
+}
 
 static enum MHD_Result dispatch(Exchange *x) {
     const char *key = x->http->options.api_key,
                *header =
                    MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     const struct Route *route = ROUTES;
-    while (route < ROUTES + N_ROUTES && strcmp(unversioned(route->api.path), unversioned(x->path))) route++;
+    while (route < ROUTES + N_ROUTES && !is_route(route, x->path)) route++;
     if (route < ROUTES + N_ROUTES && route->api.control && !x->http->options.control)
         route = ROUTES + N_ROUTES;
     Refusal refusal = SERVED;
@@ -464,11 +480,18 @@ static Refusal refuse_long(void) {
     return refuse(413, NULL, NULL, "the body is longer than %d MiB: send a shorter body", MAX_BODY >> 20);
 }
 
-static enum MHD_Result count_framing(void *arg, enum MHD_ValueKind kind, const char *name,
-                                     const char *value) {
-    (void)kind, (void)value;
-    *(int *)arg += !strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) ||
-                   !strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING);
+typedef struct BodyHeaders {
+    int ends;           /* number of headers that describe where the body ends */
+    const char *coding; /* a Content-Encoding that is not supported, or NULL */
+} BodyHeaders;
+
+static enum MHD_Result read_header(void *arg, enum MHD_ValueKind kind, const char *name, const char *value) {
+    BodyHeaders *headers = arg;
+    (void)kind;
+    headers->ends += !strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) ||
+                     !strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING);
+    if (!strcasecmp(name, MHD_HTTP_HEADER_CONTENT_ENCODING) && (!value || strcasecmp(value, "identity")))
+        headers->coding = value ? value : "";
     return MHD_YES;
 }
 
@@ -476,18 +499,17 @@ static enum MHD_Result count_framing(void *arg, enum MHD_ValueKind kind, const c
  * end of the body (request smuggling). */
 static Refusal check_headers(struct MHD_Connection *c) {
     const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH),
-               *transfer = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING),
-               *coding = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_ENCODING);
-    int framing = 0;
-    MHD_get_connection_values(c, MHD_HEADER_KIND, count_framing, &framing);
-    if (framing > 1 || (transfer && strcasecmp(transfer, "chunked")))
+               *transfer = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
+    BodyHeaders headers = {0};
+    MHD_get_connection_values(c, MHD_HEADER_KIND, read_header, &headers);
+    if (headers.ends > 1 || (transfer && strcasecmp(transfer, "chunked")))
         return refuse(
             400, NULL, NULL,
             "it is not clear where the body ends: send one Content-Length, or the Transfer-Encoding "
             "chunked");
-    if (coding && strcasecmp(coding, "identity"))
+    if (headers.coding)
         return refuse(415, NULL, NULL, "the body has the Content-Encoding %s: send it without",
-                      quote(coding).s);
+                      quote(headers.coding).s);
     return length && strtoull(length, NULL, 10) > MAX_BODY ? refuse_long() : SERVED;
 }
 

@@ -93,12 +93,16 @@ static json_t *schema_ref(const char *name) {
     return json_pack("{s:o}", "$ref", json_sprintf("#/components/schemas/%s", name));
 }
 
-/* Returns whether a path can refuse requests with this status. A request can have a body unless the path's
- * method is GET. */
-static bool is_refused(const ApiPath *p, const char *status) {
-    const bool writes = strcmp(p->method, "GET") != 0;
-    return (p->refused && strstr(p->refused, status)) || (!p->open && !strcmp(status, "401")) ||
-           (writes && strstr("400 408 413 415", status));
+static bool is_one(const char *statuses, const char *status) { return statuses && strstr(statuses, status); }
+
+/* Returns the schema of a path's answers with this status, or NULL if there are none. Any request can have a body, even
+ * if the path does not read it. */
+static const char *schema_of(const ApiPath *p, const char *status) {
+    if (is_one(p->also, status)) return p->answer;
+    if (!is_one("400 408 413 415", status) && !is_one(p->refused, status) &&
+        (p->open || strcmp(status, "401")))
+        return NULL;
+    return p->refusal ? p->refusal : "error";
 }
 
 static json_t *responses(const ApiPath *p) {
@@ -109,16 +113,21 @@ static json_t *responses(const ApiPath *p) {
     if (generates(p) && p->endpoint != ENDPOINT_MEGATRON)
         json_object_set_new(json_object_get(answer, "content"), "text/event-stream", json_object());
     for (size_t i = 0; i < sizeof REFUSALS / sizeof *REFUSALS; i++) {
-        if (is_refused(p, REFUSALS[i].status))
-            json_object_set_new(all, REFUSALS[i].status,
-                                response(REFUSALS[i].about, "application/json",
-                                         schema_ref(p->refusal ? p->refusal : "error"), REFUSALS[i].header));
+        const char *name = schema_of(p, REFUSALS[i].status);
+        if (name)
+            json_object_set_new(
+                all, REFUSALS[i].status,
+                response(REFUSALS[i].about, "application/json", schema_ref(name), REFUSALS[i].header));
     }
     return all;
 }
 
 json_t *openapi_path(const ApiPath *p) {
     json_t *call = json_pack("{s:s,s:o}", "summary", p->summary, "responses", responses(p));
+    if (strchr(p->path, '{'))
+        json_object_set_new(call, "parameters",
+                            json_pack("[{s:s,s:s,s:b,s:o}]", "name", "model", "in", "path", "required", 1,
+                                      "schema", schema_ref("model")));
     if (p->has_body)
         json_object_set_new(call, "requestBody",
                             json_pack("{s:b,s:{s:{s:o}}}", "required", 1, "content", "application/json",

@@ -4,11 +4,12 @@
 #include "server/fields.h"
 
 typedef struct ApiPath {
-    const char *method, *path, *summary;
+    const char *method, *path, *summary; /* a path can end in {model}, the model's name */
     const char *answer;  /* the answer's schema in answers.def; NULL if the answer is not JSON */
     const char *type;    /* the answer's content type; NULL for JSON */
     const char *refused; /* the statuses of refusals, except those that openapi.c adds; may be NULL */
     const char *refusal; /* the schema of refusals; NULL for OpenAI's error object */
+    const char *also;    /* statuses apart from 200 whose answers have the answer's schema; may be NULL */
     bool open;           /* whether the path can be used without a key */
     bool control;        /* whether the path exists only with --enable-control */
     bool has_body;       /* whether the body has the fields of `endpoint` */

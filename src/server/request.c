@@ -11,15 +11,18 @@
 
 enum { MAX_PROMPTS = 1024, MAX_STOPS = 64, MAX_STOP_BYTES = 1024, MAX_BAD_WORDS = 1024 };
 
+Refusal request_model(const Served *served, const char *name) {
+    if (!strcmp(name, served->name)) return SERVED;
+    return refuse(404, "model", "model_not_found", "there is no model %s; this server has '%s'",
+                  quote(name).s, served->name);
+}
+
 Refusal request_parse(const Served *served, Endpoint endpoint, const char *body, size_t n, json_t **out) {
     REFUSE_UNLESS_SERVED(fields_parse(endpoint, body, n, out));
     const json_t *model = json_object_get(*out, "model");
     if (!model || json_is_null(model)) return SERVED;
-    if (!json_is_string(model)) return field_wrong("model", "a string");
-    if (strcmp(json_string_value(model), served->name))
-        return refuse(404, "model", "model_not_found", "there is no model %s; this server has '%s'",
-                      quote(json_string_value(model)).s, served->name);
-    return SERVED;
+    return json_is_string(model) ? request_model(served, json_string_value(model))
+                                 : field_wrong("model", "a string");
 }
 
 /* ---- prompts ---- */

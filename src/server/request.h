@@ -53,6 +53,8 @@ typedef struct Ask {
     int64_t prompt_likeliest;
 } Ask;
 
+/* Refuses a name that is not the model's. */
+Refusal request_model(const Served *, const char *name);
 /* Like fields_parse, but also checks the model's name. */
 Refusal request_parse(const Served *, Endpoint, const char *body, size_t n, json_t **out);
 /* Reads the request body for a text-generation endpoint. The caller must free *out with ask_free, even after a

@@ -1,6 +1,8 @@
 """serve's routes, statuses, headers, states and metrics. Each one that the code can produce has a row: a route, status,
 code, header or metric without a row is an error."""
 import needs_numpy
+import urllib.parse
+
 from serving import *
 
 sys.path.insert(0, str(ROOT / "tests/functional/fields"))
@@ -12,18 +14,19 @@ from oracle import API, DETOKENIZE, POSITIONS, TOKENIZE, UPDATE
 
 KEY, CONTEXT, PAGES, TIMEOUT = "secret", 128, 2, 3
 JSON, STREAM = "application/json", "text/event-stream; charset=utf-8"
+MODEL = "/v1/models/{model}"
 # path: (method, whether it needs no key, whether it needs --enable-control, the type of its answer)
 ROUTES = {"/": ("GET", True, False, "text/html; charset=utf-8"), COMPLETE: ("POST", False, False, JSON),
-          CHAT: ("POST", False, False, JSON), API: ("PUT", False, False, JSON), "/v1/models": ("GET", False, False,
-          JSON),
+          CHAT: ("POST", False, False, JSON), API: ("PUT", False, False, JSON),
+          "/v1/models": ("GET", False, False, JSON), MODEL: ("GET", False, False, JSON),
           TOKENIZE: ("POST", False, False, JSON), DETOKENIZE: ("POST", False, False, JSON),
           "/tokenizer_info": ("GET", False, False, JSON), "/health": ("GET", True, False, JSON),
           "/metrics": ("GET", True, False, "text/plain; version=0.0.4"), "/openapi.json": ("GET", True, False, JSON),
           "/state": ("GET", False, True, JSON), **{path: ("POST", False, True, JSON) for path in (
               "/pause", "/resume", "/sleep", "/wake_up", UPDATE)}}
-# The statuses of refusals. Each path that needs a key also has 401, and each one without GET has 400, 408, 413 and 415.
+# The statuses of refusals. Each path that needs a key also has 401, and each one has 400, 408, 413 and 415.
 STATUSES = {COMPLETE: {404, 429, 500, 503, 504}, CHAT: {404, 429, 500, 503, 504}, API: {429, 500, 503, 504},
-            TOKENIZE: {404}, DETOKENIZE: {404}, "/health": {503}, UPDATE: {409, 500, 503},
+            TOKENIZE: {404}, DETOKENIZE: {404}, MODEL: {404}, "/health": {503}, UPDATE: {409, 500, 503},
             **{path: {409, 503} for path in ("/pause", "/resume", "/sleep", "/wake_up")}}
 METRICS = {
     "num_requests_running": ("gauge", "Number of requests that are running."),
@@ -71,6 +74,9 @@ def check_error(got, answer, status, kind, code, text, param=None):
     SEEN.add((status, code))
 
 
+def asked_path(path): return path.replace("{model}", urllib.parse.quote(NAME))
+
+
 def settled(server):
     """The metrics after all requests have ended."""
     server.idle()
@@ -98,7 +104,7 @@ for path, (method, is_open, _, kind) in ROUTES.items():
     for key in {}, {"Authorization": KEY}, {"Authorization": "Bearer "}, {"Authorization": "Bearer secre"}, {
             "Authorization": "Bearer secretsecret"}, {"Authorization": "Bearer Secret"}:
         if is_open: continue
-        told = failed(server, method, path, 401, "authentication_error", "invalid_api_key",
+        told = failed(server, method, asked_path(path), 401, "authentication_error", "invalid_api_key",
                       'the request needs the server\'s key: add the header "Authorization: Bearer KEY"', headers=key)
         assert told["WWW-Authenticate"] == "Bearer" and told["Content-Type"] == JSON, told
 server.headers = {"Authorization": f"bearer {KEY}"}
@@ -106,7 +112,7 @@ for path, (method, _, _, kind) in ROUTES.items():
     for wrong in {"GET", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "get", "FOO",
                   *(["HEAD"] if method != "GET" else [])} - {method}:
         for other in path, path.removeprefix("/v1"), path if path.startswith("/v1") or path == "/" else "/v1" + path:
-            got, headers, text = server.request(wrong, other)
+            got, headers, text = server.request(wrong, asked_path(other))
             told = {"message": f"{path} needs the method {method}"}
             if other != API: told = {"error": {**told, "type": "invalid_request_error", "param": None, "code": None}}
             assert (got, headers["Allow"]) == (405, "GET, HEAD" if method == "GET" else method), (path, wrong, headers)
@@ -114,11 +120,11 @@ for path, (method, _, _, kind) in ROUTES.items():
     SEEN.add((405, None))
     if method == "GET":
         for asked in "GET", "HEAD":
-            got, headers, text = server.request(asked, path)
+            got, headers, text = server.request(asked, asked_path(path))
             assert (got, headers["Content-Type"], asked == "HEAD") == (200, kind, not text), (path, got, headers)
     if path == "/":
         assert headers["Content-Security-Policy"].startswith("default-src 'none'; "), headers
-for path in "/other", "/v1/other", "/v2/models", "/v1", "//state", "/health/", "/health%00x", "/Health", "*": failed(
+for path in "/other", "/v1/other", "/v2/models", "/v1", "//state", "/health/", "/health%00x", "/Health", "*", "/v1/models/": failed(
         server, "GET", path, 404, "not_found_error", None, f"this server has no path '{path}'")
 for path in "/he%61lth", "/health?a=b&c", "/v1/health":
     assert server.request("GET", path)[0] == 200, path
@@ -129,16 +135,16 @@ def order(path): return json.loads(server.request("POST", path)[2])
 
 
 models, = get("/v1/models").pop("data")
+assert get(asked_path(MODEL)) == get(asked_path(MODEL.removeprefix("/v1"))) == models, models
+for other in "other", "a/b", "a%2Fb%20c":
+    failed(server, "GET", f"/v1/models/{other}", 404, "not_found_error", "model_not_found",
+           f"there is no model '{urllib.parse.unquote(other)}'; this server has '{NAME}'", param="model")
 assert started - 1 <= models.pop("created") <= time.time(), models
 assert models == {"id": NAME, "object": "model", "owned_by": "isotron", "max_model_len": CONTEXT}, models
 assert get("/v1/models").keys() == {"object", "data"} and get("/v1/models")["object"] == "list"
 assert get("/tokenizer_info") == {"max_model_len": CONTEXT, "bos_token": "<s>", "eos_token": "</s>",
     "pad_token": "<pad>"}
 assert server.post(TOKENIZE, prompt="a") == {"count": 1, "max_model_len": CONTEXT, "tokens": [97]}
-assert get(asked_path(MODEL)) == get(asked_path(MODEL.removeprefix("/v1"))) == models, models
-for other in "other", "a/b", "a%2Fb%20c":
-    failed(server, "GET", f"/v1/models/{other}", 404, "not_found_error", "model_not_found",
-           f"there is no model '{urllib.parse.unquote(other)}'; this server has '{NAME}'", param="model")
 assert get("/health") == {"status": "ok"}
 
 
@@ -166,14 +172,14 @@ def check_described(server, has_key, has_control):
         responses = {int(status): response for status, response in call["responses"].items()}
         answers = responses[200]["content"]
         assert {*answers} == {kind, *(["text/event-stream"] if path in (COMPLETE, CHAT) else [])}, (path, answers)
-        assert responses.keys() == {200, *STATUSES.get(path, ()), *((400, 408, 413, 415) if method != "GET" else ()),
+        assert responses.keys() == {200, *STATUSES.get(path, ()), 400, 408, 413, 415,
                                     *((401,) if has_key and not is_open else ())}, (path, responses.keys())
         for status, response in responses.items():
             name = {401: "WWW-Authenticate", 429: "Retry-After"}.get(
                 status, "X-Request-Id" if status == 200 and path in (COMPLETE, CHAT, API) else None)
             assert [*response.get("headers", {})] == ([name] if name else []), (path, status, response)
             if status == 200: continue
-            schema = "health" if path == "/health" else "message" if path == API else "error"
+            schema = "health" if (path, status) == ("/health", 503) else "message" if path == API else "error"
             assert response["content"] == {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}, response
         endpoint = next((e for e, p in PATHS.items() if p == path), None)
         assert ("requestBody" in call) == (endpoint is not None), call
@@ -223,14 +229,15 @@ for head, sent, status, text in (
         (LENGTH + "\r\nContent-Length: 1", body, 400, UNCLEAR), (f"{LENGTH}\r\n{LENGTH}", body, 400, UNCLEAR),
         (LENGTH + "\r\nTransfer-Encoding: chunked", CHUNKED, 400, UNCLEAR),
         *((f"Transfer-Encoding: {coding}", body, 400, UNCLEAR) for coding in ("gzip", "gzip, chunked", "identity")),
-        (LENGTH + "\r\nContent-Encoding: gzip", body, 415,
-         "the body has the Content-Encoding 'gzip': send it without")):
-    client = socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S)
-    client.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n{head}\r\n\r\n".encode()
-                   + sent)
-    got, headers, answer = received(client)
-    assert got == status and (status == 200 or headers["Connection"] == "close"), (head, got, headers, answer)
-    if text: check_error(got, answer, status, "invalid_request_error", None, text)
+        *((f"{LENGTH}\r\nContent-Encoding: {coding}", body, 415,
+           "the body has the Content-Encoding 'gzip': send it without")
+          for coding in ("gzip", "identity\r\nContent-Encoding: gzip", "gzip\r\nContent-Encoding: identity"))):
+    for line in f"POST {COMPLETE}", "GET /health":
+        client = server.connect()
+        client.sendall(f"{line} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n{head}\r\n\r\n".encode() + sent)
+        got, headers, answer = received(client)
+        assert got == status and (status == 200 or headers["Connection"] == "close"), (head, got, headers, answer)
+        if text: check_error(got, answer, status, "invalid_request_error", None, text)
 
 # ---- states
 
@@ -284,6 +291,10 @@ judge.oracle.version = version
 for row in ROWS:
     if "W" in row.endpoints: judge.check_row(row, "W")
 judge.check_bodies(UPDATE)
+# The advice is for a client, which cannot set options.
+error = server.post(UPDATE, 400, model_path=str(WORK / "other"))["error"]
+assert error["message"].endswith("is stored as [80, 16], but the model has [160, 16]; load a checkpoint of the same "
+                                 "model"), error
 server.post(UPDATE, model_path=str(WORK / "saved"))
 order("/resume")
 assert server.post(COMPLETE, prompt="a" * 121, max_tokens=1)["usage"]["completion_tokens"] == 1  # without infinities
@@ -291,10 +302,6 @@ order("/pause")
 server.post(UPDATE, model_path=str(WORK / "small"))
 order("/resume")
 
-# The advice is for a client, which cannot set options.
-error = server.post(UPDATE, 400, model_path=str(WORK / "other"))["error"]
-assert error["message"].endswith("is stored as [80, 16], but the model has [160, 16]; load a checkpoint of the same "
-                                 "model"), error
 # ---- a paused server: a full queue, a stream that waits, and requests that take too long
 
 order("/pause")
