@@ -181,7 +181,7 @@ static void begin(const Answer *a, Choice *c) {
     const TokenList *p = c->prompt;
     const bool echo = a->ask.echo;
     text_begin(&c->text, a->served->tokenizer, &NO_STOPS, a->ask.special, p->at, echo ? 0 : p->n);
-    c->tools.format = a->ask.tools;
+    c->tools.format = a->ask.tools, c->tools.tools = a->ask.functions, c->tools.single = a->ask.single;
     c->logprobs = new_logprobs(a);
     c->ids = a->ask.ids ? json_array() : NULL;
     c->epochs = a->served->stamps ? json_array() : NULL;
@@ -264,8 +264,9 @@ static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEven
     }
     if (e->kind != EVENT_END && !(is_megatron(a) && e->kind == EVENT_PROMPT)) add_text(c, &e->token);
     if (e->kind == EVENT_END && e->finish == FINISH_STOP) c->end = e->token;
-    if (e->kind == EVENT_END || c->text.stopped)
-        end(a, c, ticket, e->finish == FINISH_STOP ? REASON_STOP : REASON_LENGTH);
+    const bool called = a->ask.single && c->tools.calls;
+    if (e->kind == EVENT_END || c->text.stopped || called)
+        end(a, c, ticket, called || e->finish == FINISH_STOP ? REASON_STOP : REASON_LENGTH);
     return SERVED;
 }
 

@@ -101,17 +101,19 @@ Refusal constraint_format(const json_t *body, Ask *a) {
 
 /* ---- calls ---- */
 
-/* If the vocabulary contains the marker, the marker is a single token. */
-static int32_t build_marker(GrammarBuilder *b, const Tokenizer *t, const char *marker, int32_t next) {
-    const int32_t token = *marker ? tokenizer_token_id(t, marker) : -1;
-    return token < 0 ? build_text(b, marker, next) : build_token(b, token, next);
-}
+/* The common parts of the grammars of a request's calls. */
+typedef struct Calls {
+    GrammarBuilder *b;
+    ToolShape shape;
+    SchemaTags tags; /* for calls in XML */
+} Calls;
 
 /* Builds the grammar for a function's arguments, which must form a JSON object. */
-static Refusal build_arguments(GrammarBuilder *b, const json_t *function, int32_t next, int32_t *out) {
+static Refusal build_arguments(const Calls *c, const json_t *function, int32_t next, int32_t *out) {
     json_t *parameters = json_object_get(function, "parameters");
+    GrammarBuilder *b = c->b;
     if (!parameters) {
-        *out = build_json(b, RULE_OBJECT, next);
+        *out = c->shape.tags ? next : build_json(b, RULE_OBJECT, next);
         return SERVED;
     }
     json_t *schema = json_copy(parameters);
@@ -119,18 +121,31 @@ static Refusal build_arguments(GrammarBuilder *b, const json_t *function, int32_
     const char *type = json_string_value(json_object_get(schema, "type"));
     const Refusal refusal =
         type && !strcmp(type, "object")
-            ? schema_build(b, schema, "tools", next, out)
+            ? c->shape.tags ? schema_build_tagged(b, schema, &c->tags, "tools", next, out)
+                            : schema_build(b, schema, "tools", next, out)
             : refuse(400, "tools", "invalid_schema", "'parameters' must be a schema of type object");
     json_decref(schema);
     return refusal;
 }
 
-/* Builds the text NAME, "arguments": VALUE} */
-static Refusal build_call_of(GrammarBuilder *b, const ToolShape *shape, const json_t *function, int32_t next,
-                             int32_t *out) {
+/* Builds a call in XML from the function's name on. */
+static Refusal build_tagged_call(const Calls *c, const json_t *function, int32_t next, int32_t *out) {
+    const ToolTags *t = c->shape.tags;
+    const Tokenizer *tokenizer = c->tags.tokenizer;
+    const char *name = json_string_value(json_object_get(function, "name"));
+    REFUSE_UNLESS_SERVED(schema_check_name("tools", name));
+    REFUSE_UNLESS_SERVED(build_arguments(c, function, build_marker(c->b, tokenizer, t->close, next), out));
+    *out = build_text(c->b, name, build_marker(c->b, tokenizer, t->named, build_newline(c->b, *out)));
+    return SERVED;
+}
+
+/* Builds the text NAME, "arguments": VALUE} or a call in XML from its name on. */
+static Refusal build_call_of(const Calls *c, const json_t *function, int32_t next, int32_t *out) {
+    GrammarBuilder *b = c->b;
     int32_t value;
-    REFUSE_UNLESS_SERVED(build_arguments(b, function, build_text(b, "}", next), &value));
-    json_t *arguments = json_string(shape->arguments);
+    if (c->shape.tags) return build_tagged_call(c, function, next, out);
+    REFUSE_UNLESS_SERVED(build_arguments(c, function, build_text(b, "}", next), &value));
+    json_t *arguments = json_string(c->shape.arguments);
     *out = build_constant(b, json_object_get(function, "name"),
                           build_comma(b, build_constant(b, arguments, build_colon(b, value))));
     json_decref(arguments);
@@ -139,46 +154,69 @@ static Refusal build_call_of(GrammarBuilder *b, const ToolShape *shape, const js
 
 /* Returns what follows a call: the end or, unless `again` is -1, further calls. `again` is the node at which the next
  * call begins. */
-static int32_t build_rest(GrammarBuilder *b, const Tokenizer *t, const ToolShape *shape, int32_t again) {
+static int32_t build_rest(const Calls *c, int32_t again) {
+    GrammarBuilder *b = c->b;
+    const Tokenizer *t = c->tags.tokenizer;
+    const ToolShape *shape = &c->shape;
     int32_t ends = build_end(b);
     if (again >= 0 && !shape->between) {
         const int32_t begin = build_marker(b, t, shape->begin, build_text(b, shape->before, again));
-        ends = build_either(b, ends, build_either(b, begin, build_text(b, "\n", begin)));
+        ends = build_either(b, ends, build_newline(b, begin));
     }
     ends = build_text(b, shape->after, build_marker(b, t, shape->end, ends));
     return again >= 0 && shape->between ? build_either(b, ends, build_text(b, shape->between, again)) : ends;
 }
 
-static Refusal build_calls(GrammarBuilder *b, const Served *served, const ToolShape *shape,
-                           const json_t *tools, const char *name, bool several, int32_t *out) {
-    const int32_t again = several ? build_loop(b) : -1, end = build_rest(b, served->tokenizer, shape, again);
+/* Returns what precedes a function's name in each call, followed by any of the n ways. */
+static int32_t build_begin(const Calls *c, const int32_t *ways, int64_t n) {
+    const int32_t any = build_any(c->b, ways, n);
+    return c->shape.tags ? build_marker(c->b, c->tags.tokenizer, c->shape.tags->name, any)
+                         : build_text(c->b, "{\"name\"", build_colon(c->b, any));
+}
+
+static Refusal build_calls(const Calls *c, const json_t *tools, const char *name, bool several,
+                           int32_t *out) {
+    GrammarBuilder *b = c->b;
+    const int32_t again = several ? build_loop(b) : -1, end = build_rest(c, again);
     int32_t *ways = mem_alloc((json_array_size(tools) + 1) * sizeof *ways);
     int64_t n = 0;
     Refusal refusal = SERVED;
     for (size_t i = 0; i < json_array_size(tools) && !refusal.status; i++) {
         const json_t *function = json_object_get(json_array_get(tools, i), "function");
         if (name && strcmp(name, json_string_value(json_object_get(function, "name")))) continue;
-        refusal = build_call_of(b, shape, function, end, &ways[n]);
+        refusal = build_call_of(c, function, end, &ways[n]);
         n += !refusal.status;
     }
     if (!refusal.status && !n)
         refusal = refuse(400, "tool_choice", NULL, "there is no function %s in 'tools'", quote(name).s);
     if (!refusal.status) {
-        const int32_t any = build_text(b, "{\"name\"", build_colon(b, build_any(b, ways, n)));
-        if (several) build_resolve(b, again, any);
-        *out = build_marker(b, served->tokenizer, shape->begin, build_text(b, shape->before, any));
+        const int32_t begin = build_begin(c, ways, n);
+        if (several) build_resolve(b, again, begin);
+        *out = build_marker(b, c->tags.tokenizer, c->shape.begin, build_text(b, c->shape.before, begin));
     }
     free(ways);
     return refusal;
 }
 
-Refusal constraint_call(const Served *served, const json_t *tools, const char *name, bool several, Ask *a) {
-    const ToolShape shape = tool_shape(a->tools);
+/* Adds the rules for values in XML. */
+static void build_tag_rules(Calls *c) {
+    GrammarBuilder *b = c->b;
+    const char *tag = c->shape.tags->valued;
+    const int32_t end = build_newline(b, build_end(b));
+    c->tags.tags = c->shape.tags;
+    c->tags.text = build_rule(b), c->tags.last = build_rule(b);
+    rule_begins(b, c->tags.text, build_until(b, tag, tokenizer_token_id(c->tags.tokenizer, tag), end));
+    rule_begins(b, c->tags.last, build_newline(b, build_marker(b, c->tags.tokenizer, tag, end)));
+}
+
+Refusal constraint_call(const Served *served, const char *name, bool several, Ask *a) {
     GrammarBuilder b;
+    Calls c = {.b = &b, .shape = tool_shape(a->tools), .tags.tokenizer = served->tokenizer};
     int32_t first = 0;
     REFUSE_UNLESS_SERVED(check_length(a, "tool_choice"));
     builder_init(&b);
-    const Refusal refusal = build_calls(&b, served, &shape, tools, name, several, &first);
+    if (c.shape.tags) build_tag_rules(&c);
+    const Refusal refusal = build_calls(&c, a->functions, name, several, &first);
     if (!refusal.status) a->grammar = builder_end(&b, first, &a->n_grammar);
     builder_free(&b);
     return refusal;

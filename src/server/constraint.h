@@ -8,5 +8,5 @@ Vocabulary *constraint_vocabulary(const Tokenizer *);
 /* Reads response_format from a request body. */
 Refusal constraint_format(const json_t *body, Ask *);
 /* Restricts the text to one call or, with `several`, to one or more calls, in the format a->tools. Each call is to the
- * function `name` in `tools` or, if `name` is NULL, to any function in `tools`. */
-Refusal constraint_call(const Served *, const json_t *tools, const char *name, bool several, Ask *);
+ * function `name` in a->functions or, if `name` is NULL, to any function there. */
+Refusal constraint_call(const Served *, const char *name, bool several, Ask *);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/json_text.h"
 #include "base/mem.h"
 
@@ -48,6 +49,15 @@ int32_t build_bytes(GrammarBuilder *b, const char *bytes, size_t n, int32_t next
 
 int32_t build_text(GrammarBuilder *b, const char *text, int32_t next) {
     return build_bytes(b, text, strlen(text), next);
+}
+
+int32_t build_newline(GrammarBuilder *b, int32_t next) {
+    return build_either(b, next, build_text(b, "\n", next));
+}
+
+int32_t build_marker(GrammarBuilder *b, const Tokenizer *t, const char *marker, int32_t next) {
+    const int32_t token = *marker ? tokenizer_token_id(t, marker) : -1;
+    return token < 0 ? build_text(b, marker, next) : build_token(b, token, next);
 }
 
 int32_t build_token(GrammarBuilder *b, int32_t token, int32_t next) {
@@ -129,25 +139,52 @@ static int32_t escape(GrammarBuilder *b, int32_t next) {
     return range(b, '\\', '\\', build_any(b, ways, sizeof SHORT));
 }
 
-/* The characters of UTF-8 (Unicode 15, table 3-7) except control characters, a quote and a backslash. */
-static int32_t string(GrammarBuilder *b, int32_t next) {
-    const int32_t loop = build_loop(b), one = range(b, 0x80, 0xBF, loop), two = range(b, 0x80, 0xBF, one),
+/* A character of UTF-8 that is not in ASCII (Unicode 15, table 3-7). */
+static int32_t beyond_ascii(GrammarBuilder *b, int32_t next) {
+    const int32_t one = range(b, 0x80, 0xBF, next), two = range(b, 0x80, 0xBF, one),
                   three = range(b, 0x80, 0xBF, two),
-                  ways[] = {range(b, '"', '"', next),
-                            range(b, 0x20, 0x21, loop),
-                            range(b, 0x23, 0x5B, loop),
-                            range(b, 0x5D, 0x7F, loop),
-                            range(b, 0xC2, 0xDF, one),
-                            range(b, 0xE0, 0xE0, range(b, 0xA0, 0xBF, one)),
-                            range(b, 0xE1, 0xEC, two),
-                            range(b, 0xED, 0xED, range(b, 0x80, 0x9F, one)),
-                            range(b, 0xEE, 0xEF, two),
-                            range(b, 0xF0, 0xF0, range(b, 0x90, 0xBF, two)),
-                            range(b, 0xF1, 0xF3, three),
-                            range(b, 0xF4, 0xF4, range(b, 0x80, 0x8F, two)),
-                            escape(b, loop)};
+                  ways[] = {range(b, 0xC2, 0xDF, one),   range(b, 0xE0, 0xE0, range(b, 0xA0, 0xBF, one)),
+                            range(b, 0xE1, 0xEC, two),   range(b, 0xED, 0xED, range(b, 0x80, 0x9F, one)),
+                            range(b, 0xEE, 0xEF, two),   range(b, 0xF0, 0xF0, range(b, 0x90, 0xBF, two)),
+                            range(b, 0xF1, 0xF3, three), range(b, 0xF4, 0xF4, range(b, 0x80, 0x8F, two))};
+    return build_any(b, ways, sizeof ways / sizeof *ways);
+}
+
+/* All characters except control characters, a quote and a backslash. */
+static int32_t string(GrammarBuilder *b, int32_t next) {
+    const int32_t loop = build_loop(b), ways[] = {range(b, '"', '"', next),   range(b, 0x20, 0x21, loop),
+                                                  range(b, 0x23, 0x5B, loop), range(b, 0x5D, 0x7F, loop),
+                                                  beyond_ascii(b, loop),      escape(b, loop)};
     build_resolve(b, loop, build_any(b, ways, sizeof ways / sizeof *ways));
     return range(b, '"', '"', loop);
+}
+
+/* The characters of ASCII except two of them and except control characters; a tab and the ends of lines are allowed. */
+static int32_t ascii_except(GrammarBuilder *b, char x, char y, int32_t next) {
+    int32_t ways[8];
+    int64_t n = 0;
+    for (int low = 0, end; low < 0x80; low = end + 1) {
+        for (end = low;
+             end < 0x80 && end != x && end != y && (end >= ' ' || strchr("\t\n\r", end ? end : 1));)
+            end++;
+        if (end > low) ways[n++] = range(b, low, end - 1, next);
+    }
+    return build_any(b, ways, n);
+}
+
+int32_t build_until(GrammarBuilder *b, const char *tag, int32_t token, int32_t next) {
+    const int32_t none = build_loop(b), one = build_loop(b), wide = beyond_ascii(b, none);
+    int32_t at = next; /* the node after k bytes of the tag */
+    CHECK(*tag && !strchr(tag + 1, *tag), "a tag repeats its first byte: %s", tag);
+    for (size_t k = strlen(tag); k-- > 0;) {
+        const int32_t ways[] = {range(b, tag[k], tag[k], at), ascii_except(b, tag[k], *tag, none), wide,
+                                k ? range(b, *tag, *tag, one) : wide,
+                                token < 0 ? wide : build_token(b, token, next)};
+        at = build_any(b, ways, sizeof ways / sizeof *ways);
+        if (k == 1) build_resolve(b, one, at);
+    }
+    build_resolve(b, none, at);
+    return none;
 }
 
 /* ---- numbers ---- */

@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "infer/grammar.h"
+#include "tokenizer/tokenizer.h"
 
 typedef enum JsonRule {
     RULE_STRING,
@@ -35,6 +36,10 @@ int32_t build_end(GrammarBuilder *);
 int32_t build_bytes(GrammarBuilder *, const char *bytes, size_t n, int32_t next);
 int32_t build_text(GrammarBuilder *, const char *text, int32_t next);
 int32_t build_token(GrammarBuilder *, int32_t token, int32_t next);
+/* An optional newline. */
+int32_t build_newline(GrammarBuilder *, int32_t next);
+/* The text of a marker or, if the vocabulary contains the marker, its token. */
+int32_t build_marker(GrammarBuilder *, const Tokenizer *, const char *marker, int32_t next);
 int32_t build_either(GrammarBuilder *, int32_t a, int32_t b);
 /* A node that continues at any of the nodes [n], n >= 1. */
 int32_t build_any(GrammarBuilder *, const int32_t *nodes, int64_t n);
@@ -52,5 +57,8 @@ int32_t build_call(GrammarBuilder *, int32_t rule, int32_t next);
 /* A JSON value. An integer has at most 15 digits; a number has at most 15 digits before and after the decimal
  * point, and at most two digits in the exponent. A string contains no \u0000 and no escaped surrogate. */
 int32_t build_json(GrammarBuilder *, JsonRule, int32_t next);
+/* Text without control characters up to the first occurrence of the tag, and the tag. The token stands for the tag if the
+ * vocabulary has such a token; otherwise it is -1. The first byte of the tag must not occur in the rest of the tag. */
+int32_t build_until(GrammarBuilder *, const char *tag, int32_t token, int32_t next);
 /* The text of one JSON value. */
 int32_t build_constant(GrammarBuilder *, const json_t *, int32_t next);

@@ -176,18 +176,38 @@ static Refusal check_tools(const json_t *tools) {
 }
 
 /* The fields that chat_request reads. The first field is required; the last field is `tools`. */
-static const char *const CHAT_FIELDS[] = {"messages",
-                                          "chat_template",
-                                          "chat_template_kwargs",
-                                          "add_generation_prompt",
-                                          "documents",
-                                          "continue_final_message",
-                                          "tools"};
+static const char *const CHAT_FIELDS[] = {
+    "messages",  "chat_template",          "chat_template_kwargs", "add_generation_prompt",
+    "documents", "continue_final_message", "reasoning_effort",     "tools"};
 enum { N_CHAT_FIELDS = sizeof CHAT_FIELDS / sizeof *CHAT_FIELDS };
+
+/* Turns reasoning_effort into a variable of the chat template, as vLLM does. A template that does not contain it would
+ * ignore it. */
+static Refusal read_effort(const Served *served, json_t *chat) {
+    static const char FIELD[] = "reasoning_effort", *const VALUES[] = {"none",   "minimal", "low",
+                                                                       "medium", "high",    "xhigh"};
+    json_t *effort = json_object_get(chat, FIELD), *variables = json_object_get(chat, "chat_template_kwargs");
+    const ChatRequest request = {.template = json_string_value(json_object_get(chat, "chat_template")),
+                                 .tools = json_object_get(chat, "tools")};
+    const size_t count = sizeof VALUES / sizeof *VALUES;
+    size_t i = 0;
+    if (!effort) return SERVED;
+    while (i < count && (!json_is_string(effort) || strcmp(VALUES[i], json_string_value(effort)))) i++;
+    if (i == count)
+        return field_wrong(FIELD, "\"none\", \"minimal\", \"low\", \"medium\", \"high\" or \"xhigh\"");
+    if (!chat_has_variable(served->chat, &request, FIELD))
+        return refuse(400, FIELD, "unsupported", "the chat template has no variable '%s': remove it", FIELD);
+    if (json_object_get(variables, FIELD))
+        return refuse(400, FIELD, NULL, "'%s' is also in 'chat_template_kwargs': remove one of them", FIELD);
+    if (!variables) json_object_set_new(chat, "chat_template_kwargs", variables = json_object());
+    json_object_set(variables, FIELD, effort);
+    json_object_del(chat, FIELD);
+    return SERVED;
+}
 
 /* Copies to *out the part of the body that chat_request reads. If tools must not be called, omits the tools,
  * so that the template does not list them. */
-static Refusal chat_body(const json_t *body, json_t *out) {
+static Refusal chat_body(const Served *served, const json_t *body, json_t *out) {
     json_t *message;
     size_t i;
     for (int k = 0; k < N_CHAT_FIELDS - is_choice(body, "none"); k++) {
@@ -195,6 +215,7 @@ static Refusal chat_body(const json_t *body, json_t *out) {
         if (value && !json_is_null(value)) json_object_set_new(out, CHAT_FIELDS[k], json_deep_copy(value));
     }
     REFUSE_UNLESS_SERVED(check_tools(json_object_get(body, "tools")));
+    REFUSE_UNLESS_SERVED(read_effort(served, out));
     const json_t *begins = json_object_get(body, "add_generation_prompt");
     const bool continues = field_truth(body, "continue_final_message");
     json_object_set_new(out, "add_generation_prompt",
@@ -217,6 +238,17 @@ static const char *chosen_function(const json_t *body) {
     return json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
 }
 
+static Refusal refuse_format(void) {
+    Str names = {0};
+    tool_format_names(&names);
+    const Refusal refusal = refuse(400, "tools", "unsupported",
+                                   "the chat template has no format of calls that this server knows (%s): "
+                                   "remove 'tools', or set 'tool_choice' to \"none\"",
+                                   names.s);
+    str_free(&names);
+    return refusal;
+}
+
 /* Sets a->tools to the format of calls in the text. */
 static Refusal read_tools(const Served *served, const json_t *body, Ask *a) {
     const json_t *tools = json_object_get(body, "tools"), *choice = json_object_get(body, "tool_choice");
@@ -232,19 +264,13 @@ static Refusal read_tools(const Served *served, const json_t *body, Ask *a) {
     REFUSE_UNLESS_SERVED(check_tools(tools));
     if (none || !served->chat) return SERVED;
     a->tools = chat_tool_format(served->chat, json_string_value(json_object_get(body, "chat_template")));
+    a->functions = json_incref((json_t *)tools);
     a->special = true; /* call markers can be special tokens */
-    if (!a->tools)
-        return refuse(400, "tools", "unsupported",
-                      "the chat template has no format of calls that this server knows (Hermes, Llama 3, "
-                      "Mistral, Granite, "
-                      "Phi): remove 'tools', or set 'tool_choice' to \"none\"");
-    const bool single = json_is_false(json_object_get(body, "parallel_tool_calls"));
-    if (name || is_choice(body, "required")) return constraint_call(served, tools, name, !name && !single, a);
-    return single
-               ? refuse(400, "parallel_tool_calls", "unsupported",
-                        "'parallel_tool_calls' false needs the 'tool_choice' \"required\" or a function: set "
-                        "it, or remove 'parallel_tool_calls'")
-               : SERVED;
+    if (!a->tools) return refuse_format();
+    const bool single = name || json_is_false(json_object_get(body, "parallel_tool_calls"));
+    if (name || is_choice(body, "required")) return constraint_call(served, name, !single, a);
+    a->single = single;
+    return SERVED;
 }
 
 static Refusal render(const Served *served, const json_t *body, TokenList *out) {
@@ -268,7 +294,7 @@ static Refusal read_messages(const Served *served, const json_t *body, TokenList
             "the tokenizer of this server has no chat template: send a 'prompt' instead, for example "
             "to /v1/completions");
     json_t *chat = json_object();
-    Refusal refusal = chat_body(body, chat);
+    Refusal refusal = chat_body(served, body, chat);
     if (!refusal.status) refusal = render(served, chat, add_prompt(out, n));
     json_decref(chat);
     return refusal;
@@ -631,7 +657,7 @@ Refusal request_ask(const Served *served, Endpoint endpoint, const json_t *body,
 void ask_free(Ask *a) {
     for (int64_t i = 0; i < a->n_prompts; i++) free(a->prompts[i].at);
     for (int64_t i = 0; i < a->stop.n; i++) free(a->stop.at[i]);
-    json_decref(a->texts);
+    json_decref(a->texts), json_decref(a->functions);
     free(a->prompts), free(a->stop.at), free(a->ends), free(a->salt), free(a->grammar),
         sampling_free(&a->sampling);
 }

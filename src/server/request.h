@@ -46,6 +46,8 @@ typedef struct Ask {
     bool ids, special;
     char *salt;              /* as in Request, or NULL */
     const ToolFormat *tools; /* the format of calls in the text, or NULL */
+    json_t *functions;       /* the request's tools if `tools` is not NULL (owned) */
+    bool single;             /* whether a text without a grammar ends after its first call */
     GrammarNode *grammar;    /* [n_grammar] as in Request */
     int64_t n_grammar;
     int64_t likeliest; /* number of most likely tokens whose log-probabilities are reported */

@@ -118,6 +118,13 @@ static bool allows(const json_t *schema, const char *type) {
     return !types;
 }
 
+static bool has_type(const json_t *schema, const json_t *value) {
+    bool allowed = false;
+    for (size_t t = 0; t < COUNT(TYPES); t++)
+        allowed |= allows(schema, TYPES[t]) && is_of_type(value, TYPES[t]);
+    return allowed;
+}
+
 static Refusal check_types(const Compiler *c, const json_t *schema) {
     json_t *types = json_object_get(schema, "type"), *one;
     size_t i;
@@ -184,10 +191,7 @@ static Refusal build_constants(Compiler *c, const json_t *schema, int32_t next, 
     int64_t count = 0;
     for (size_t i = 0; i < n && n <= MOST_PARTS && c->b->n <= MOST_NODES; i++) {
         const json_t *value = json_array_get(list, i);
-        bool allowed = false;
-        for (size_t t = 0; t < COUNT(TYPES); t++)
-            allowed |= allows(schema, TYPES[t]) && is_of_type(value, TYPES[t]);
-        if (allowed) ways[count++] = build_constant(c->b, value, next);
+        if (has_type(schema, value)) ways[count++] = build_constant(c->b, value, next);
     }
     *out = count ? build_any(c->b, ways, count) : next;
     free(ways);
@@ -409,5 +413,114 @@ Refusal schema_build(GrammarBuilder *b, const json_t *schema, const char *field,
     const Refusal refusal = schema_rule(&c, schema, NULL, &rule);
     free(c.known);
     if (!refusal.status) *out = build_call(b, rule, next);
+    return refusal;
+}
+
+/* ---- arguments between tags ---- */
+
+Refusal schema_check_name(const char *field, const char *name) {
+    return strpbrk(name, "<>\"\r\n")
+               ? refuse(
+                     400, field, "unsupported_schema",
+                     "the model writes names between tags, so %s must not contain <, >, \" or the end of a "
+                     "line: rename it",
+                     quote(name).s)
+               : SERVED;
+}
+
+static int32_t end_value(Compiler *c, const SchemaTags *tags, int32_t next) {
+    return build_call(c->b, tags->last, next);
+}
+
+/* Builds a constant. A string is not quoted, so it must not contain the tag after it. */
+static Refusal build_plain(Compiler *c, const json_t *value, const SchemaTags *tags, int32_t next,
+                           int32_t *out) {
+    const char *text = json_string_value(value);
+    const size_t n = json_string_length(value);
+    next = end_value(c, tags, next);
+    if (text && (strstr(text, tags->tags->valued) || *text == '\n' || (n && text[n - 1] == '\n')))
+        return refuse(
+            400, c->field, "unsupported_schema",
+            "the model writes strings between tags, so %s must not contain %s, or a newline at either "
+            "end: remove it",
+            quote(text).s, tags->tags->valued);
+    *out = text ? build_bytes(c->b, text, n, next) : build_constant(c->b, value, next);
+    return SERVED;
+}
+
+static Refusal build_tagged(Compiler *, const json_t *schema, const SchemaTags *, int32_t next, int32_t *out);
+
+/* Builds the alternatives in the schema's keyword `enum` or `anyOf`. */
+static Refusal build_each(Compiler *c, const json_t *schema, const char *keyword, const SchemaTags *tags,
+                          int32_t next, int32_t *out) {
+    const json_t *list = json_object_get(schema, keyword);
+    const bool values = !strcmp(keyword, "enum");
+    int32_t *ways = mem_alloc((json_array_size(list) + 1) * sizeof *ways);
+    int64_t n = 0;
+    Refusal refusal = SERVED;
+    for (size_t i = 0; i < json_array_size(list) && !refusal.status; i++) {
+        const json_t *one = json_array_get(list, i);
+        if (values && !has_type(schema, one)) continue;
+        refusal =
+            values ? build_plain(c, one, tags, next, &ways[n]) : build_tagged(c, one, tags, next, &ways[n]);
+        n++;
+    }
+    if (!refusal.status) *out = build_any(c->b, ways, n);
+    free(ways);
+    return refusal;
+}
+
+/* Builds a value and the tag after it. The schema must be valid, so it has no cycles without a value (schema_rule). */
+static Refusal build_tagged(Compiler *c, const json_t *schema, const SchemaTags *tags, int32_t next,
+                            int32_t *out) {
+    const char *name = json_string_value(json_object_get(schema, "$ref"));
+    int32_t rule;
+    if (name) return build_tagged(c, target(c, name), tags, next, out);
+    if (json_object_get(schema, "anyOf")) return build_each(c, schema, "anyOf", tags, next, out);
+    if (json_object_get(schema, "enum")) return build_each(c, schema, "enum", tags, next, out);
+    if (json_object_get(schema, "const"))
+        return build_plain(c, json_object_get(schema, "const"), tags, next, out);
+    if (tool_takes_text(c->root, schema)) {
+        *out = build_call(c->b, tags->text, next);
+        return SERVED;
+    }
+    REFUSE_UNLESS_SERVED(schema_rule(c, schema, NULL, &rule));
+    *out = build_call(c->b, rule, end_value(c, tags, next));
+    return SERVED;
+}
+
+/* Builds the arguments from the last to the first. */
+static Refusal build_arguments(Compiler *c, const Property *list, int64_t n, const SchemaTags *tags,
+                               int32_t next, int32_t *out) {
+    GrammarBuilder *b = c->b;
+    const ToolTags *t = tags->tags;
+    int32_t rule, value;
+    *out = next;
+    for (int64_t i = n - 1; i >= 0; i--) {
+        REFUSE_UNLESS_SERVED(schema_check_name(c->field, list[i].name));
+        if (list[i].schema) REFUSE_UNLESS_SERVED(schema_rule(c, list[i].schema, NULL, &rule));
+        REFUSE_UNLESS_SERVED(build_tagged(c, list[i].schema, tags, *out, &value));
+        if (*t->value) value = build_marker(b, tags->tokenizer, t->value, build_newline(b, value));
+        value = build_marker(b, tags->tokenizer, t->keyed, build_newline(b, value));
+        value = build_marker(b, tags->tokenizer, t->key, build_text(b, list[i].name, value));
+        *out = list[i].required ? value : build_either(b, value, *out);
+    }
+    return SERVED;
+}
+
+Refusal schema_build_tagged(GrammarBuilder *b, const json_t *schema, const SchemaTags *tags,
+                            const char *field, int32_t next, int32_t *out) {
+    Compiler c = {.b = b, .root = schema, .field = field};
+    Property *list = NULL;
+    int64_t n = 0;
+    Refusal refusal = check_keywords(&c, schema);
+    if (!refusal.status && (HAS_ONE(schema, CHOICE_KEYWORDS) || HAS_ONE(schema, VALUE_KEYWORDS)))
+        refusal =
+            refuse(400, field, "unsupported_schema",
+                   "'parameters' must list 'properties' instead of alternatives, because the model writes "
+                   "arguments between tags");
+    if (!refusal.status) refusal = read_properties(&c, schema, &list, &n);
+    if (!refusal.status) refusal = build_arguments(&c, list, n, tags, next, out);
+    free(list), free(c.known);
     return refusal;
 }

@@ -90,7 +90,9 @@ tokenizer = json.loads((ROOT / "tests/data/tokenizer/llama3.json").read_text())
 marker = 1 + max(*tokenizer["model"]["vocab"].values(), *(t["id"] for t in tokenizer["added_tokens"]))
 tokenizer["added_tokens"].append({**tokenizer["added_tokens"][0], "id": marker, "content": "<tool_call>"})
 (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-FORMATS = {"default": "<tool_call>", "mistral": "[TOOL_CALLS]", "granite": "<|tool_call|>", "llama": "ipython"}
+FORMATS = {"default": "<tool_call>", "mistral": "[TOOL_CALLS]", "granite": "<|tool_call|>", "llama": "ipython",
+           "qwen": "<tool_call><parameter=", "glm": "<tool_call><arg_key>", "seed": "<seed:tool_call><parameter=",
+           "minimax": "<minimax:tool_call>"}
 (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end_of_text|>", "chat_template": {
     name: "{{ messages[0].content }}{# %s #}" % sign for name, sign in FORMATS.items()}}))
 corpus()

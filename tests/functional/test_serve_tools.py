@@ -62,6 +62,17 @@ assert ANSWER.startswith(short["message"]["content"]) and "<tool_call>" in short
 cut = (server.post(CHAT, **{**ask, "max_tokens": n})["choices"][0] for n in range(40, 200, 4))
 one = next(c for c in cut if "tool_calls" in c["message"])
 assert one["finish_reason"] == "length" and calls_of(one["message"]["tool_calls"]) == CALLS[:1], one
+# Without parallel calls, a text ends after its first call.
+first = server.post(CHAT, **ask, parallel_tool_calls=False, return_token_ids=True, n=2)
+for choice in first["choices"]:
+    assert choice["finish_reason"] == "tool_calls" and choice["stop_reason"] is None, first
+    assert choice["message"]["content"] == TEXT and calls_of(choice["message"]["tool_calls"]) == CALLS[:1], first
+    said = server.post("/detokenize", tokens=choice["token_ids"])["prompt"]
+    assert ANSWER.startswith(said) and said.endswith("</tool_call>") and said.count("</tool_call>") == 1, said
+events = server.stream(CHAT, **ask, parallel_tool_calls=False)
+sent = sum((e["choices"][0]["delta"].get("tool_calls", []) for e in events), [])
+assert calls_of(sent) == CALLS[:1] and events[-1]["choices"][0]["finish_reason"] == "tool_calls", events
+server.idle()
 none = server.post(CHAT, **ask, tool_choice="none")
 assert none["usage"]["prompt_tokens"] < whole["usage"]["prompt_tokens"] and "tool_calls" not in str(none), none
 
@@ -96,7 +107,6 @@ for field, change, said in [
         ("tool_choice", {"tools": None, "tool_choice": "auto"}, "needs 'tools'"),
         ("tool_choice", {"tool_choice": "any"}, "must be \"auto\""),
         ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "f"}}}, "there is no function 'f'"),
-        ("parallel_tool_calls", {"parallel_tool_calls": False}, "needs the 'tool_choice'"),
         ("max_tokens", {"max_tokens": 0}, "an integer from 1"), ("messages", {"messages": None}, "a list of messages"),
         ("messages", {"messages": [{"role": "user", "content": 3}]}, "whose content is a text"),
         ("messages", {"messages": [{"role": "assistant", "tool_calls": 3}]}, "whose tool_calls are lists"),

@@ -17,7 +17,7 @@ BOS, EOS, PAD, CALL, END_CALL = range(256, 261)
 ENDS = [EOS, 255]  # these tokens end a text
 VOCAB = 262  # the last id has no token
 HIDDEN, HEADS, LAYERS, POSITIONS, PAGE = 16, 2, 2, 160, 64
-TEMPLATE = ("{# <tool_call> #}{{ mood or '' }}{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}"
+TEMPLATE = ("{# <tool_call> #}{{ mood or '' }}{{ reasoning_effort or '' }}{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}"
             "{% for d in documents or [] %}({{ d.text }}){% endfor %}"
             "{% for m in messages %}{{ m.role }}: {{ m.content or '' }}{% for c in m.tool_calls or [] %}"
             "{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}{{ '\\n' }}{% endfor %}"
@@ -25,7 +25,7 @@ TEMPLATE = ("{# <tool_call> #}{{ mood or '' }}{% for t in tools or [] %}[{{ t.fu
 
 
 def rendered(messages, tools=(), documents=(), mood="", begins=True, continues=False):
-    """The text of TEMPLATE."""
+    """The text of TEMPLATE. `mood` has the values of all variables."""
     text = mood + "".join(f"[{t['function']['name']}]" for t in tools) + "".join(f"({d['text']})" for d in documents)
     for m in messages:
         calls = [(c["function"]["name"], json.loads(c["function"]["arguments"] or "{}"))

@@ -16,7 +16,8 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 def conversation(body):
     text = rendered(body["messages"], body.get("tools") or [] if body.get("tool_choice") != "none" else [],
-                    body.get("documents") or [], (body.get("chat_template_kwargs") or {}).get("mood", ""),
+                    body.get("documents") or [], "".join((body.get("chat_template_kwargs") or {}).get(name, "") or
+                        body.get(name, "") for name in ("mood", "reasoning_effort")),
                     body.get("add_generation_prompt", not body.get("continue_final_message")),
                     body.get("continue_final_message", False))
     if "chat_template" in body: text = body["chat_template"].removeprefix("{##}")

@@ -122,7 +122,7 @@ row("T", "prompt", "any", "The e", "Th\u00e9 </s>", "a\0b", "a" * 300, accepted=
     Refused({}, "a string"),
     *(Refused(With("a", **{name: value}), f"'{name}' needs 'messages': remove it", param=name) for name, value in (
         ("chat_template", "b"), ("chat_template_kwargs", {}), ("add_generation_prompt", False), ("documents", []),
-        ("continue_final_message", False), ("tools", 3))),
+        ("continue_final_message", False), ("reasoning_effort", "low"), ("tools", 3))),
     Refused(With("a", messages=HI), "'prompt' or 'messages', not both", param="messages")])
 CALLED = {"role": "b", "content": None, "tool_calls": [
     {"id": "1", "type": "function", "function": {"name": "f", "arguments": text}} for text in ('{"a": [1]}', "")]}
@@ -292,6 +292,12 @@ for ends, base in ("M", {}), ("T", {"prompt": None, "messages": HI}):
         base=base, refused=[
         *(Refused(x, "chat_template_kwargs", param="messages") for x in (3, "a", [])), Refused(NESTED,
         "nested too deeply", param="messages")])
+    row(ends, "reasoning_effort", "any", "none", "low", "xhigh", same=[None], base=base, refused=[
+        *(Refused(x, 'must be "none", "minimal", "low"') for x in ("", "Low", 3, ["low"], {})),
+        Refused(With("low", chat_template="{##}a"), "has no variable 'reasoning_effort'", code="unsupported"),
+        Refused(With("low", chat_template="other"), "has no variable 'reasoning_effort'", code="unsupported"),
+        Refused(With("low", chat_template_kwargs={"reasoning_effort": "low"}), "is also in 'chat_template_kwargs'"),
+        Refused(With("low", chat_template_kwargs=3), "chat_template_kwargs", param="messages")])
     row(ends, "chat_template", "string", "{##}ab", "{##}abc", same=[None], base=base, refused=[
         Refused("other", "there is no chat template 'other'; set", param="messages"),
         Refused("{{ a.b }}", '"chat_template": line 1', param="messages"), Refused("{% for %}",
@@ -327,9 +333,7 @@ def calling(name): return {"type": "function", "function": {"name": name}}
 FORCED = {("M", "tool_choice"): [(With("required", parallel_tool_calls=False), call("f"), "f"), (calling("g"),
     call("g"),
     "g"), (With("required", n=2, parallel_tool_calls=False), call("f"), "f")]}
-row("M", "parallel_tool_calls", "boolean", same=[None, True, False, With(False, tools=TOOLS, tool_choice="none")],
-    refused=[Refused(With(False, tools=TOOLS), "'parallel_tool_calls' false needs the 'tool_choice'",
-    code="unsupported")])
+row("M", "parallel_tool_calls", "boolean", same=[None, True, False, With(False, tools=TOOLS, tool_choice="none")])
 row("M", "tool_choice", "any", "none", same=["auto", None], base={"tools": TOOLS, "logit_bias": {"32": -100,
     "102": 100}, "max_tokens": 70}, refused=[
     *(Refused(x, "must be \"auto\", \"none\", \"required\", or") for x in (

@@ -49,14 +49,82 @@ static const struct {
     {"ipython", "<|python_tag|>print(1)", "<|python_tag|>print(1)", NULL},
     {"ipython", " {not JSON}", " {not JSON}", NULL},
     {"ipython", "a {\"name\": \"f\", \"parameters\": {}}", "a {\"name\": \"f\", \"parameters\": {}}", NULL},
+    {"<tool_call><parameter=",
+     "Well.\n<tool_call>\n<function=f>\n<parameter=text>\n  "
+     "a\n<b>\n</parameter>\n<parameter=n>\n-7\n</parameter>\n"
+     "<parameter=flag>True</parameter>\n<parameter=list>\n[1, {\"a\": "
+     "null}]\n</parameter>\n</function>\n</tool_call>"
+     "\n<tool_call>\n<function=g>\n</function>\n</tool_call>\n",
+     "Well.\n",
+     "[{\"name\": \"f\", \"arguments\": \"{\\\"text\\\": \\\"  a\\\\n<b>\\\", \\\"n\\\": -7, \\\"flag\\\": "
+     "true, "
+     "\\\"list\\\": [1, {\\\"a\\\": null}]}\"}, {\"name\": \"g\", \"arguments\": \"{}\"}]"},
+    {"<parameter=",
+     "<tool_call><function=f><parameter=text>1</parameter><parameter=either>None</"
+     "parameter><parameter=named>2"
+     "</parameter><parameter=n>x</parameter><parameter=other>[1]</parameter></function></tool_call>",
+     "",
+     "[{\"name\": \"f\", \"arguments\": \"{\\\"text\\\": \\\"1\\\", \\\"either\\\": \\\"None\\\", "
+     "\\\"named\\\": "
+     "\\\"2\\\", \\\"n\\\": \\\"x\\\", \\\"other\\\": [1]}\"}]"},
+    {"<parameter=",
+     "<tool_call>\n<function=f>\n<parameter=text>\n</tool_call>\n</parameter>\n<parameter=either>\nnull\n</"
+     "parameter>"
+     "\n</function>",
+     "",
+     "[{\"name\": \"f\", \"arguments\": \"{\\\"text\\\": \\\"</tool_call>\\\", \\\"either\\\": null}\"}]"},
+    {"<parameter=", "<tool_call>\n<function=f>\n<parameter=text>\nab",
+     "<tool_call>\n<function=f>\n<parameter=text>\nab", NULL},
+    {"<parameter=", "<tool_call>{\"name\": \"f\"}</tool_call> b",
+     "<tool_call>{\"name\": \"f\"}</tool_call> b", NULL},
+    {"<parameter=", "<tool_call><function=></function></tool_call>",
+     "<tool_call><function=></function></tool_call>", NULL},
+    {"<seed:tool_call><parameter=",
+     "<seed:tool_call>\n<function=f>\n<parameter=n>1.5</parameter>\n</function>\n</seed:tool_call>", "",
+     "[{\"name\": \"f\", \"arguments\": \"{\\\"n\\\": 1.5}\"}]"},
+    {"<minimax:tool_call>",
+     "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"text\">a\nb</parameter>\n<parameter "
+     "name=\"n\">3</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>",
+     "",
+     "[{\"name\": \"f\", \"arguments\": \"{\\\"text\\\": \\\"a\\\\nb\\\", \\\"n\\\": 3}\"}, {\"name\": "
+     "\"g\", "
+     "\"arguments\": \"{}\"}]"},
+    {"<tool_call><arg_key>",
+     "\n<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>\xC3\xA9 "
+     "\"b\"</arg_value>\n<arg_key>flag</arg_key>\n"
+     "<arg_value>false</arg_value>\n</tool_call>\n<tool_call>g\n</tool_call>",
+     "",
+     "[{\"name\": \"f\", \"arguments\": \"{\\\"text\\\": \\\"\\\\u00e9 \\\\\\\"b\\\\\\\"\\\", \\\"flag\\\": "
+     "false}\"}, "
+     "{\"name\": \"g\", \"arguments\": \"{}\"}]"},
+    {"<arg_key>",
+     "a<tool_call>f<arg_key>n</arg_key><arg_value>3</arg_value></tool_call><tool_call>g</tool_call>", "a",
+     "[{\"name\": \"f\", \"arguments\": \"{\\\"n\\\": 3}\"}, {\"name\": \"g\", \"arguments\": \"{}\"}]"},
+    {"<arg_key>", "<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>3</arg_value>\n",
+     "<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>3</arg_value>\n", NULL},
+    {"<arg_key>", "<tool_call>f<arg_key>n</arg_key> b</tool_call>",
+     "<tool_call>f<arg_key>n</arg_key> b</tool_call>", NULL},
     {"nothing", "<tool_call>{\"name\": \"f\"}</tool_call>", "<tool_call>{\"name\": \"f\"}</tool_call>", NULL},
 };
+
+/* The parameters of the function f; g has none. */
+static const char PARAMETERS[] =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"g\"}}, {\"type\": \"function\", \"function\": "
+    "{\"name\": \"f\", "
+    "\"parameters\": {\"type\": \"object\", \"properties\": {\"text\": {\"type\": \"string\"}, \"n\": "
+    "{\"type\": \"number\"}, "
+    "\"flag\": {\"anyOf\": [{\"type\": \"boolean\"}, {\"type\": \"null\"}]}, \"list\": {\"type\": "
+    "[\"array\", \"object\"]}, "
+    "\"either\": {\"type\": [\"string\", \"null\"]}, \"named\": {\"$ref\": \"#/$defs/name\"}}, "
+    "\"$defs\": {\"name\": {\"enum\": [\"1\", \"2\"]}}}}}]";
 
 /* Gives the text in parts that end after `first` bytes and then after each `step` bytes. */
 static void check(size_t k, size_t first, size_t step) {
     const char *text = CASES[k].text;
     const size_t n = strlen(text);
-    ToolText t = {.format = tool_format(CASES[k].template, strlen(CASES[k].template))};
+    json_t *tools = json_loads(PARAMETERS, 0, NULL);
+    ToolText t = {.format = tool_format(CASES[k].template, strlen(CASES[k].template)), .tools = tools};
+    assert_non_null(tools);
     Str content = {0};
     for (size_t at = 0, to = first; at < n; at = to, to += step)
         tool_text_push(&t, text + at, (to < n ? to : n) - at, false, &content);
@@ -66,7 +134,7 @@ static void check(size_t k, size_t first, size_t step) {
         (wanted && !json_equal(wanted, t.calls)))
         fail_msg("%s in parts of %zu, %zu has the content %s and %zu calls", text, first, step,
                  content.s ? content.s : "", json_array_size(t.calls));
-    json_decref(wanted);
+    json_decref(wanted), json_decref(tools);
     str_free(&content);
     tool_text_free(&t);
 }
