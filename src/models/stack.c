@@ -141,29 +141,33 @@ static Tensor *layers_block(Tape *t, void *run, Tensor *x_sbh) {
     return stream_sum(t, layers_forward(t, run, (Stream){x_sbh, NULL}));
 }
 
-/* Returns the number of layers in a block. During generation, a block holds its layers' activations. */
-static int64_t layers_of_block(const StackSpec *s, const Feed *feed, int64_t rows) {
-    enum { ROWS = 4096 }; /* number of rows times number of layers */
-    if (feed->releases) return rows > ROWS / 2 ? 1 : ROWS / (rows ? rows : 1);
-    return s->recompute == RECOMPUTES_CHUNKS ? s->recomputed : 1;
+/* Runs layers that no backward pass follows. After each layer, its tensors are freed, except for the stream. */
+static Stream layers_freed(Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s) {
+    tape_frees_begin(t);
+    for (int64_t i = first; i < first + n; i++) {
+        s = layer_forward(t, &m->layer[i], feed, s);
+        tape_free_except(t, (const Tensor *[]){s.x, s.branch}, 2);
+    }
+    tape_frees_end(t);
+    return s;
 }
 
-static bool is_block(const StackSpec *s, const Feed *feed, int64_t i) {
-    return feed->releases || s->recompute == RECOMPUTES_CHUNKS ||
-           (s->recompute == RECOMPUTES_FIRST && i < s->recomputed);
+static bool is_block(const StackSpec *s, int64_t i) {
+    return s->recompute == RECOMPUTES_CHUNKS || (s->recompute == RECOMPUTES_FIRST && i < s->recomputed);
 }
 
 static Stream run_stack(Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s,
                         bool leaves) {
     const StackSpec *spec = m->spec;
-    const int64_t chunk = layers_of_block(spec, feed, s.x->dim[0] * s.x->dim[1]);
+    const int64_t chunk = spec->recompute == RECOMPUTES_CHUNKS ? spec->recomputed : 1;
+    if (feed->releases) return layers_freed(t, m, first, n, feed, s);
     for (int64_t i = 0; i < n; i += chunk) {
         LayersRun *run = tape_alloc(t, sizeof *run);
         *run = (LayersRun){m, feed, first + i, chunk < n - i ? chunk : n - i};
         const int64_t number = spec->below + first + i;
         const bool offloads = number < spec->offloaded;
         if (offloads) tape_offload_begin(t, number);
-        if (is_block(spec, feed, i)) {
+        if (is_block(spec, i)) {
             Tensor *x = stream_sum(t, s);
             if (leaves && i + chunk >= n) tape_output_next(t);
             s = (Stream){tape_block(t, layers_block, run, x), NULL};

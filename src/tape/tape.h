@@ -135,6 +135,12 @@ void tape_output_next(Tape *);
  * dropped. */
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
+/* If the tape does not record, tensors that are allocated between tape_frees_begin and tape_frees_end can be freed:
+ * tape_free_except frees them all, except those that contain the data of one of the n tensors `kept`, which may
+ * be NULL. */
+void tape_frees_begin(Tape *);
+void tape_free_except(Tape *, const Tensor *const *kept, int n);
+void tape_frees_end(Tape *);
 /* Sets the memory for the activations of layers that run between tape_offload_begin and tape_offload_end. The
  * caller owns the Offload. If the Offload is NULL, the slot space is used. */
 void tape_offload_to(Tape *, Offload *);

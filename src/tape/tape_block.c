@@ -1,4 +1,4 @@
-/* The nodes that blocks, offloaded layers and pauses append to the tape. */
+/* Blocks, passes without a backward pass, offloaded layers and pauses. */
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "tape/tape_state.h"
@@ -60,6 +60,34 @@ Tensor *tape_block(Tape *t, BlockFn *fn, void *self, Tensor *x) {
         tape_append(t, NULL, (Call){.in = {x}, .out = {y}, .attr = &b}, sizeof b, block_backward);
     return y;
 }
+
+/* ---- passes without a backward pass ---- */
+
+void tape_frees_begin(Tape *t) {
+    CHECK(t->space == t->slot && !t->recording, "tensors are freed inside a block or before a backward pass");
+    t->space = t->transient;
+}
+
+static bool is_inside(const Tensor *x, const Tensor *outer) {
+    const char *at = outer->data;
+    return x && (const char *)x->data >= at && (const char *)x->data < at + tensor_bytes(outer);
+}
+
+void tape_free_except(Tape *t, const Tensor *const *kept, int n) {
+    TensorList *l = &t->dropped;
+    size_t left = 0;
+    for (size_t i = 0; i < l->n; i++) {
+        bool keeps = false;
+        for (int k = 0; k < n; k++) keeps = keeps || is_inside(kept[k], l->items[i]);
+        if (keeps)
+            l->items[left++] = l->items[i];
+        else
+            tape_drop(t, l->items[i]);
+    }
+    l->n = left;
+}
+
+void tape_frees_end(Tape *t) { t->space = t->slot; }
 
 /* ---- offloading: nodes that mark where a layer begins and ends ---- */
 
