@@ -18,7 +18,8 @@ bool has_warpgroups(Cuda *);
 
 /* Describes a matrix [planes, rows, columns] of 16-bit or 8-bit elements. A tile covers LINE_BYTES bytes of
  * columns, `box` rows and one plane. Strides are multiples of 16 bytes. Elements outside the matrix are read
- * as zeros. */
+ * as zeros. The L2 cache must not read larger pieces than the copies request (promotion): on an H200, promotion
+ * to 256 bytes makes copies of weights 8 % slower. */
 static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows, int64_t columns,
                                    int64_t row_stride, int64_t planes, int64_t plane_stride, int box) {
     typedef CUresult Encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
@@ -42,7 +43,7 @@ static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows,
         : x->dtype == BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                            : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         3, x->data, dim, stride, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     CHECK(e == CUDA_SUCCESS, "cuTensorMapEncodeTiled: the driver returned error %d", (int)e);
     return map;
 }

@@ -160,9 +160,9 @@ template <typename T> static void launch_shape(const Call *c, const Gemm *g) {
     if (g->m <= 8 && most_columns(g->n, 48, blocks) < most_columns(g->n, 32, blocks))
         launch<T, PairShape<1, 48, 2, 14, 1, true>>(c, g);
     else if (g->m <= 8 && ceil_div(g->n, 32) <= blocks)
-        launch<T, PairShape<1, 32, 2, 14, 1, true>>(c, g);
+        launch<T, PairShape<1, 32, 4, 7, 1, true>>(c, g);
     else if (g->m <= 8)
-        launch<T, PairShape<1, 32, 2, 20, 1, true>>(c, g);
+        launch<T, PairShape<1, 32, 4, 10, 1, true>>(c, g);
     else if (g->m <= 64)
         launch<T, PairShape<1, 32, 2, 8, 1>>(c, g);
     else if (rows * ceil_div(g->n, 128) < blocks)
