@@ -74,6 +74,8 @@ Err ckpt_save_start(const char *dir, const CkptSaveOptions *, Comm *, const Regi
 /* Returns whether the writer threads of all ranks have finished, so that ckpt_save_finish will not wait. */
 bool ckpt_save_is_written(const CkptSaving *);
 Err ckpt_save_finish(CkptSaving *);
+/* Returns the size of the copy that ckpt_save_start makes on this rank. */
+int64_t ckpt_save_bytes(const Registry *, const CkptItem *, int n_items);
 
 /* Creates the folder, checks that it is writable, and locks it so that no other run can save there. *lock is a file
  * descriptor, which the caller must close at the end, or -1 after an error. */

@@ -307,6 +307,14 @@ Err ckpt_save_finish(CkptSaving *s) {
     return e;
 }
 
+int64_t ckpt_save_bytes(const Registry *r, const CkptItem *items, int n_items) {
+    CkptSaving s = {.bytes = 0};
+    manifest_init(&s.mine, 0);
+    plan(&s, r, items, n_items);
+    manifest_free(&s.mine), free(s.sources);
+    return s.bytes;
+}
+
 Err ckpt_save(const char *dir, const CkptSaveOptions *o, Comm *comm, const Registry *r, const CkptItem *items,
               int n_items, const json_t *state) {
     CkptSaving *s;

@@ -120,6 +120,12 @@ Err trainer_save(Trainer *r) {
     return e;
 }
 
+size_t trainer_save_bytes(const Trainer *r) {
+    CkptItem list[ITEMS];
+    const int n = items(r, r->run.config->save_optim, list);
+    return (size_t)ckpt_save_bytes(r->run.model->registry, list, n);
+}
+
 Err trainer_finish_save(Trainer *r, bool wait, int64_t *iteration) {
     *iteration = -1;
     if (!r->saving || (!wait && !ckpt_save_is_written(r->saving))) return ERR_OK;

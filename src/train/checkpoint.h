@@ -22,6 +22,8 @@ bool checkpoint_saves_where_it_loads(const Config *);
 /* Saves the run to --save under the current iteration, and deletes old checkpoints as the options require.
  * With --async-save, only starts the save. No other save may be in progress. */
 Err trainer_save(Trainer *);
+/* Returns the size of the copy that an asynchronous save makes on this rank. */
+size_t trainer_save_bytes(const Trainer *);
 /* If there is a save in progress and its files have been written, finishes the save. If `wait` is true, waits
  * for the files. *iteration becomes the step of the finished save, or -1 if no save has finished. */
 Err trainer_finish_save(Trainer *, bool wait, int64_t *iteration);

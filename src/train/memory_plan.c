@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "comm/agree.h"
 #include "run/launch.h"
+#include "train/checkpoint.h"
 #include "train/trainer.h"
 
 const char *const MEMORY_TITLES[MEMORY_PART_COUNT] = {
@@ -25,14 +26,6 @@ static int64_t held_parameters(const Registry *r) {
         if (!(p->spec.flags & PARAM_BUFFER)) n += param_filled_rows(p) * p->columns;
     }
     return n;
-}
-
-static size_t snapshot_bytes(const Trainer *r) {
-    const Config *c = r->run.config;
-    const Registry *all = r->run.model->registry;
-    if (!c->save || !c->async_save) return 0;
-    const size_t states = optim_bytes(r->optimizer) - muon_bytes(r->optimizer->muon);
-    return (size_t)all->elements * dtype_size(all->precise) + (c->save_optim ? states : 0);
 }
 
 /* Returns whether the run will use NCCL. Ranks that share a GPU communicate through host memory instead. A plan
@@ -77,7 +70,7 @@ MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
     part[MEMORY_tables] = states_bytes(all);
     part[MEMORY_inputs] = microbatches_bytes(r->microbatches);
     part[MEMORY_scratch] = r->run.device->scratch;
-    part[MEMORY_snapshot] = snapshot_bytes(r);
+    part[MEMORY_snapshot] = c->save && c->async_save ? trainer_save_bytes(r) : 0;
     part[MEMORY_offloaded] = plan.unit.offload.host;
     /* If all experts have equal shares, a rank receives as many rows as it sends. A rank receives at most the
      * rows of all ranks. */
