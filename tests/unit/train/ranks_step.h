@@ -39,7 +39,7 @@ static inline StepReport rank_step(const Setup *s, Trainer *r) {
     enum { MOST = 16 };
     const Mesh *m = &r->run.layout.mesh;
     const int64_t micro = s->config.derived.micro_batch_size, ranks = s->config.derived.data_parallel_size,
-                  n = s->config.derived.global_batch_size / (micro * ranks);
+                  n = config_batch_size(&s->config, r->consumed_samples) / (micro * ranks);
     Arena *arena = arena_new();
     Batch whole[MOST], batches[MOST];
     assert_in_range(n, 1, MOST);

@@ -96,6 +96,8 @@ TEST(a_part_of_a_step_plans_the_whole) {
         "--pipeline-schedule 1f1b",
         "--pipeline-schedule zero-bubble",
         "--pipeline-schedule gpipe",
+        "--step-batch-size-schedule 0:32,1K:16 --global-batch-size none --train-iters none --train-samples "
+        "160",
         "--num-virtual-stages-per-pipeline-rank 2",
         "--use-megatron-fsdp --overlap-grad-reduce --overlap-param-gather",
         "--use-megatron-fsdp --overlap-grad-reduce --num-virtual-stages-per-pipeline-rank 2",
