@@ -43,7 +43,8 @@ REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2
             " rl_kv_cache_management_mode", "--stream")]
 
 # (field, words) of options that a family does not read: a run with these words must be refused, or be bitwise equal to
-# a run without them.
+# a run without them. A note must then say that they have no effect, except for options that other data, other
+# vocabularies or convert read.
 NOT_GPT = [("model", "--model gpt"), ("bert_binary_head", "--bert-no-binary-head"), ("num_token_types", "--num-token-types 3"),
            ("decoder_num_layers", "--decoder-num-layers 3"), ("decoder_seq_length", "--decoder-seq-length 48"), ("mask_prob", "--mask-prob 0.3"),
            ("short_seq_prob", "--short-seq-prob 0.3"), ("relative_attention_num_buckets", "--relative-attention-num-buckets 8"),
@@ -72,6 +73,8 @@ ENCODERS = [("MOE", "--num-experts 4"), ("window_size window_attn_skip_freq rope
             ("merge_file", "--merge-file vocab.txt"),
             ("tiktoken_pattern tiktoken_num_special_tokens", "--tiktoken-pattern v1 --tiktoken-num-special-tokens 10")]
 CONVERTED = ("hf_model_type", "--hf-model-type gpt2")  # only convert reads it; a type of another --model is refused
+SILENT = {"model", "hf_model_type", "allow_ambiguous_pad_tokens", "make_vocab_size_divisible_by", "padded_vocab_size",
+          "tokenizer_hf_include_special_tokens", "cross_entropy_loss_fusion"}
 UNREAD = {
     "gpt": [*NOT_GPT, CONVERTED],
     "bert": [CONVERTED, *ENCODERS, *(pair for pair in NOT_GPT if pair[0].startswith(("decoder", "relative"))), ("GENERATE", "--top-k 2"),
@@ -135,6 +138,8 @@ def check_unread(program, quick):
             program.pretrain(program.words(words), status=2)
             continue
         expect(bits(run) == plain, f"{fields}: {words} changes a {family}")
+        noted = re.search(rf"note: .*{words.split()[0]}\b.* no effect", run.text)
+        expect(bool(noted) != (fields in SILENT), f"{fields}: a {family} {'notes' if noted else 'silently ignores'} {words}")
 
 
 def check_unchanged(program, quick):
