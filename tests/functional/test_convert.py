@@ -383,35 +383,36 @@ own.mkdir()
                                                           "vocab": {w: i for i, w in enumerate(words)}, "merges": []},
                                                 "added_tokens": [{"id": i, "content": w, "special": True}
                                                                  for i, w in enumerate(words) if len(w) > 1]}))
-(own / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>",
-                                                       "eos_token": "</s>",
-                                                      "pad_token": "<pad>"}))
 HF = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model"]
 LLAMA = ("--position-embedding-type rope --normalization RMSNorm --swiglu --ffn-hidden-size 24 --disable-bias-linear "
          "--untie-embeddings-and-output-weights")
-IDS = {"bos_token_id": 6, "eos_token_id": 0, "pad_token_id": 2}
-for i, (family, options) in enumerate({"gpt2": "", "llama": LLAMA, "qwen2": f"{LLAMA} --add-qkv-bias",
-                                       "mixtral": f"{LLAMA} --num-experts 4 --moe-ffn-hidden-size 8",
-                        "qwen3": f"{LLAMA} --qk-layernorm --kv-channels 8",
-                                       "bert": "--model bert --norm-placement post --activation gelu-erf",
-                        "t5": "--model t5 --decoder-seq-length 8 --position-embedding-type relative --normalization "
-                                       "RMSNorm --disable-bias-linear"
-                        " --activation relu --softmax-scale 1"}.items()):
+T5 = ("--model t5 --decoder-seq-length 8 --position-embedding-type relative --normalization RMSNorm "
+      "--disable-bias-linear --activation relu --softmax-scale 1")
+NAMED = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "pad_token": "<pad>"}
+IDS = {"eos_token_id": 0, "pad_token_id": 2}
+# A T5's decoder begins with <s>, or with [CLS] if the tokenizer names no <s>.
+for i, (family, options, first) in enumerate((
+        ("gpt2", "", {}), ("llama", LLAMA, {}), ("qwen2", f"{LLAMA} --add-qkv-bias", {}),
+        ("mixtral", f"{LLAMA} --num-experts 4 --moe-ffn-hidden-size 8", {}),
+        ("qwen3", f"{LLAMA} --qk-layernorm --kv-channels 8", {}),
+        ("bert", "--model bert --norm-placement post --activation gelu-erf", {}),
+        ("t5", T5, {"decoder_start_token_id": 6}), ("t5", T5, {"decoder_start_token_id": 9}))):
+    begins = 9 not in first.values()
+    (own / "tokenizer_config.json").write_text(json.dumps(NAMED | ({"bos_token": "<s>"} if begins else {})))
+    saved, out = WORK / f"own-{i}", WORK / f"own-{i}-out"
     dtype = [*DTYPES][i % 4]
     isotron("pretrain", "--num-layers", 1, "--hidden-size", 16, "--num-attention-heads", 2, "--seq-length", 16,
             "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", own, "--micro-batch-size", 1, "--lr", 0,
             "--train-iters", 1, "--mock-data", "--eval-iters", 0, "--lane", "bf16" if family == "llama" else "fp32",
-            *options.split(), "--save", WORK / f"own-{family}", "--save-interval", 1)
-    said = convert("--load", WORK / f"own-{family}", "--to-hf", WORK / f"own-{family}-out",
-                   *(["--hf-dtype", dtype] if i else []))
+            *options.split(), "--save", saved, "--save-interval", 1)
+    said = convert("--load", saved, "--to-hf", out, *(["--hf-dtype", dtype] if i else []))
     # among the types that fit, the export chooses the first
     assert ("reads the tokenizer of every qwen2 model as a Qwen2Tokenizer" in said) == (family == "qwen2"), said
-    judge_export(family, WORK / f"own-{family}-out", family, dtype, len(words),
-                 IDS | ({"decoder_start_token_id": 6} if family == "t5" else {}))
-    same = (WORK / f"own-{family}-out/tokenizer.json").read_bytes() == (own / "tokenizer.json").read_bytes()
+    judge_export(family, out, family, dtype, len(words), IDS | first | ({"bos_token_id": 6} if begins else {}))
+    same = (out / "tokenizer.json").read_bytes() == (own / "tokenizer.json").read_bytes()
     assert same == (family != "qwen2"), family  # which is written in full
     told = [isotron("tokenize", "--text", "ab</s>c", *HF, folder)
-            for folder in (own / "tokenizer.json", WORK / f"own-{family}-out/tokenizer.json")]
+            for folder in (own / "tokenizer.json", out / "tokenizer.json")]
     assert told[0] == told[1], (family, told)
 
 # ---- another model ----

@@ -810,6 +810,7 @@ TOKENIZERS = pathlib.Path(__file__).resolve().parents[2] / "data/tokenizer"
 witnessed("tokenizer_type", "--tokenizer-type BertWordPieceCase", "vocab-extra-ids", families=ENCODERS)
 witnessed("tokenizer_type tokenizer_model", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model pieces", "vocab-file",
           witness="--vocab-file vocab.txt --bos w3 --eos w5", families=ENCODERS)
+witnessed("vocab_file", "", "tokenizer-type", (ONE,), families=ENCODERS)
 witnessed("tokenizer_special_tokens vocab_extra_ids", "--tokenizer-special-tokens <a> <b> --vocab-extra-ids 15", families=ENCODERS)
 witnessed("tokenizer_type", "--tokenizer-type ByteLevelTokenizer --eod-mask-loss", "vocab-size",
           witness="--vocab-size 512 --null-tokenizer-eod-id 0 --pad 1", families=GPT)
