@@ -109,9 +109,9 @@ typedef struct RopeAttr {
     bool inverse;     /* if true, rotates in the opposite direction, as in the backward pass */
 } RopeAttr;
 
-/* The attributes of dropout and jitter. Random numbers depend on global indices (base/philox.h). Dropout
- * keeps element i of `site` if philox_u32(seed, site, i) >= rate * 2^32, and multiplies it by 1 / (1 - rate).
- * For jitter, `rate` is the largest difference between a factor and 1. */
+/* The attributes of dropout and jitter. Random numbers depend on global indices (base/philox.h). Dropout keeps
+ * element i of `site` if philox_u32(seed, site, i) >= rate * 2^32, and multiplies kept elements by 1 / (1 -
+ * rate). For jitter, `rate` is the largest difference between a factor and 1. */
 typedef struct DropoutAttr {
     double rate;
     uint64_t seed, site;

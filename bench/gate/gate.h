@@ -10,10 +10,10 @@
  * (Bonferroni). A wrong PASS and a wrong REGRESS each have a probability of at most 2.5 %. The verdict never causes a
  * measurement to be repeated.
  *
- * --against PROGRAM runs both programs alternately as processes, in the order A B B A, so that slow changes of the
- * machine affect both programs equally. A sample is the ratio of the two processes' medians in a pair. --baseline FILE
- * compares this program's samples with those of an earlier result. Changes of the machine since that measurement are
- * not detected.
+ * --against PROGRAM runs both programs alternately as processes, in the order A B B A, so that a slow drift of the
+ * machine's speed affects both programs equally. A sample is the ratio of the two processes' medians in a pair.
+ * --baseline FILE compares this program's samples with those of an earlier result. Changes of the machine since that
+ * measurement are not detected.
  *
  * Results are judged only if both state the same machine, device and work (work.c). */
 #pragma once
@@ -69,7 +69,7 @@ Err gate_judge_baseline(Gate *, json_t *result, Str *notes);
  * `more` is not NULL, appends the options in `more`. Prints the result of each pair. */
 Err gate_run_against(Gate *, char **argv, const char *more);
 
-/* Checks that both results have the same machine and work; the error names the first difference. If `early` is
+/* Checks that both results state the same machine and work; the error names the first difference. If `early` is
  * true, this program's result is still incomplete. */
 Err gate_check_work(const Gate *, bool early);
 /* Appends notes on permitted differences (compiler, flags, BLAS) and on facts that the other result lacks. */

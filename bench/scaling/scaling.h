@@ -1,6 +1,6 @@
 /* Measures how a training step scales with the number of ranks. Each number of ranks is measured in a
  * separate process (`bench train --ranks N`). Odd rounds measure the numbers of ranks in ascending order, and
- * even rounds in descending order, so that a slow drift of the machine affects all numbers equally.
+ * even rounds in descending order, so that a slow drift of the machine's speed affects all numbers equally.
  *
  *   weak     the global batch is multiplied by the number of ranks
  *   strong   the global batch is constant

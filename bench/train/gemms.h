@@ -1,5 +1,5 @@
 /* Measures how long a step's GEMMs take in the step, and how long they take alone. On the CPU, "alone" means in
- * BLAS, with BLAS's threads, in fp32. On a GPU, it means consecutive calls of the same op with the same
+ * BLAS, with BLAS's threads, in fp32. On a GPU, "alone" means in consecutive calls of the same op with the same
  * shapes. */
 #pragma once
 
@@ -38,8 +38,8 @@ void gemms_count(StepGemms *, const OpDef *, const Call *);
 int gemms_find(const StepGemms *, const OpDef *, const Call *);
 /* Runs the GEMMs of one step in BLAS on scratch operands, after one warm-up call. Returns the time in ns. */
 int64_t gemms_through_blas(StepGemms *, int threads);
-/* Measures each GEMM alone on the device, and sets alone_ns to the time that its calls in `steps` steps would
- * take. */
+/* Measures each GEMM alone on the device, and sets alone_ns to the time that the GEMM's calls in `steps` steps
+ * would take. */
 void gemms_on_device(StepGemms *, Device *, int64_t steps);
 double gemms_flops(const StepGemms *); /* returns the FLOPs of a step */
 void gemms_free(StepGemms *);

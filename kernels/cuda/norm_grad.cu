@@ -206,7 +206,7 @@ static __global__ void __launch_bounds__(RESIDENT) grad_vectors(Norm<Real<T>> o,
     typename Thread::V *slots = (typename Thread::V *)shared;
     wait_for_kernel_before();
     Thread t(o, p, room, slots);
-    /* Starts supports row numbers of 31 bits. Row numbers past the end need the 32nd bit. */
+    /* Starts supports row numbers of 31 bits. Row numbers after the last row need the 32nd bit. */
     const uint32_t step = gridDim.x * blockDim.y, rows = (uint32_t)o.rows;
     uint32_t first = blockIdx.x * blockDim.y, row = first + threadIdx.y;
     int stage = 0;

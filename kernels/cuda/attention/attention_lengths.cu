@@ -15,7 +15,7 @@ static __global__ void put_lengths(const PaddedPairs p, int32_t *queries, int32_
     }
 }
 
-/* A tensor [pair,heads,rows,width] with any strides. One thread block clears one pair. */
+/* A tensor [pair,heads,rows,width] with any strides. Each thread block clears one pair. */
 struct Blind {
     Cells cells;
     int64_t sample, group, head, row, heads, rows, width;

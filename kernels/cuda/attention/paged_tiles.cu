@@ -48,7 +48,7 @@ struct Parts {
         : y(part), top((float2 *)(part + p.tokens * p.g * p.r * p.splits * p.e)) {}
 };
 
-/* Returns the factor that normalizes a softmax, or 0 if there was no key. */
+/* Returns the factor that normalizes a softmax, or 0 if the softmax has no key. */
 __device__ __forceinline__ float inverse(float sum) { return sum == 0 ? 0 : 1 / sum; }
 
 /* Merges the splits of one token and head with one warp, and stores the result. The function's code must be
