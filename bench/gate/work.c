@@ -23,8 +23,8 @@ static Err differs(const Gate *g, const char *of, const char *name, const json_t
                    const json_t *theirs) {
     char *a = ours ? json_dumps(ours, JSON_ENCODE_ANY | JSON_COMPACT) : NULL,
          *b = theirs ? json_dumps(theirs, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    Err e = err_user("%s\"%s\" is %.200s here, but %.200s in '%s': times of different machines or work "
-                     "cannot be compared; %s",
+    Err e = err_user("%s\"%s\" is %.200s here and %.200s in '%s': times of different machines or work cannot "
+                     "be compared; %s",
                      of, name, a ? a : "missing", b ? b : "missing", g->theirs.path,
                      g->options->against ? "name a program that does the same work with these options"
                                          : "measure a baseline here, or use --against");
