@@ -24,8 +24,8 @@ static Err check_rows(const Gate *g, const Result *ours, const Result *theirs) {
     ERR_RETURN(gate_check_work(g, false));
     for (int64_t i = 0; i < theirs->n; i++)
         if (!result_find(ours, theirs->rows[i].name))
-            return err_user("'%s' measures the row %s, but this program does not: select rows of both "
-                            "programs with --filter",
+            return err_user("row %s exists in '%s', but not in this program: select rows that both programs "
+                            "have with --filter",
                             theirs->rows[i].name, theirs->path);
     if (g->n && ours->n != g->n) return err_user("two runs of '%s' measured different rows", ours->path);
     return ERR_OK;

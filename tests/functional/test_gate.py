@@ -161,7 +161,7 @@ assert 'does not state its "step_flops"' in gate(TRAIN, "PASS", "--allow", "1000
 isotron("bench", *TRAIN, "--no-alone", "--baseline", baseline, expect=2)
 # A row that this program does not have is not judged.
 more = replaced(rows, "rows", rows["rows"] + [rows["rows"][0] | {"name": "norm/more"}])
-assert "no row norm/more" in isotron("bench", *OPS, "--against", program("more", [more]), expect=2)
+assert "row norm/more fp32 exists" in isotron("bench", *OPS, "--against", program("more", [more]), expect=2)
 # Malformed baselines are also refused before anything is measured.
 for change, why in (({"samples_ms": []}, "no samples"), ({"step_ms": {"median": -1}}, "not positive")):
     baseline.write_text(json.dumps(result | change))
