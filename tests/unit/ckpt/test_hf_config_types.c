@@ -193,15 +193,22 @@ static int try_export(const char *path, const char *conf) {
     return type;
 }
 
-static int try_choices(const char *path, const HfType *type, const int at[N_CHOICES]) {
+/* Returns the options of a type's model with these choices. The caller frees them. */
+static char *options_of(const HfType *type, const int at[N_CHOICES], const char *more) {
     Str conf = {0};
     str_puts(&conf, BASE "num-layers = 3\n");
     for (int i = 0; i + 1 < N_CHOICES; i++) str_puts(&conf, CHOICES[i][at[i]]);
     if (at[N_CHOICES - 1]) str_printf(&conf, NAMED, type->name);
+    str_puts(&conf, more);
     char *options = last_lines(conf.s);
+    str_free(&conf);
+    return options;
+}
+
+static int try_choices(const char *path, const HfType *type, const int at[N_CHOICES]) {
+    char *options = options_of(type, at, "");
     const int exported = try_export(path, options);
     free(options);
-    str_free(&conf);
     return exported;
 }
 
@@ -410,6 +417,89 @@ TEST(a_change_of_any_key_is_seen) {
         char *conf = last_lines(KEYED[i]);
         alter_each_key(path, conf);
         free(conf);
+    }
+    free(path);
+    scratch_remove(scratch);
+}
+
+/* ---- dropout, which changes no function ---- */
+
+#define HIDDEN    "hidden_dropout"
+#define ATTENTION "attention_dropout"
+#define BERT_KEYS "hidden_dropout_prob", NULL, "attention_probs_dropout_prob", 0.1, 0.1
+
+/* The keys in transformers' configuration classes, and the values of absent keys. The hidden dropout may have two
+ * keys. */
+typedef struct Rates {
+    const char *type, *hidden, *second, *attention;
+    double usual_hidden, usual_attention;
+} Rates;
+static const Rates RATES[] = {
+    {"bert", BERT_KEYS},
+    {"megatron-bert", BERT_KEYS},
+    {"roberta", BERT_KEYS},
+    {"xlm-roberta", BERT_KEYS},
+    {"biogpt", BERT_KEYS},
+    {"t5", "dropout_rate", NULL, NULL, 0.1, 0.1},
+    {"mt5", "dropout_rate", NULL, NULL, 0.1, 0.1},
+    {"gpt2", "resid_pdrop", "embd_pdrop", "attn_pdrop", 0.1, 0.1},
+    {"gpt_bigcode", "resid_pdrop", "embd_pdrop", "attn_pdrop", 0.1, 0.1},
+    {"gptj", "resid_pdrop", "embd_pdrop", "attn_pdrop", 0, 0},
+    {"gpt_neo", "resid_dropout", "embed_dropout", ATTENTION, 0, 0},
+    {"gpt_neox", HIDDEN, NULL, ATTENTION, 0, 0},
+    {"bloom", HIDDEN, NULL, ATTENTION, 0, 0},
+    {"falcon", HIDDEN, NULL, ATTENTION, 0, 0},
+    {"persimmon", HIDDEN, NULL, ATTENTION, 0, 0},
+    {"stablelm", HIDDEN, NULL, ATTENTION, 0, 0},
+    {"opt", "dropout", NULL, ATTENTION, 0.1, 0},
+    {"phi", "resid_pdrop", "embd_pdrop", ATTENTION, 0, 0},
+    {"phi3", "resid_pdrop", "embd_pdrop", ATTENTION, 0, 0},
+    {"seed_oss", "residual_dropout", NULL, ATTENTION, 0.1, 0.1},
+    {"starcoder2", "residual_dropout", "embedding_dropout", ATTENTION, 0, 0},
+    {"mpt", NULL, NULL, NULL, 0, 0},
+    {"", NULL, NULL, ATTENTION, 0, 0}, /* all others */
+};
+
+/* Imports the file, and checks its rates. */
+static void assert_rates(const char *path, double hidden, double attention, const char *type) {
+    Str conf = {0};
+    Arena *arena = arena_new();
+    Config c;
+    assert_ok(hf_config_import(path, &conf));
+    assert_ok(hf_config_parse(path, &conf, arena, &c));
+    if (c.hidden_dropout != hidden || c.attention_dropout != attention)
+        fail_msg("%s: %g and %g, not %g and %g", type, c.hidden_dropout, c.attention_dropout, hidden,
+                 attention);
+    arena_free(arena);
+    str_free(&conf);
+}
+
+TEST(dropout_has_the_keys_and_defaults_of_transformers) {
+    char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
+    for (int type = 0; type < HF_TYPES; type++) {
+        const double hidden = 0.25, attention = 0.375;
+        const Rates *r = RATES;
+        while (*r->type && strcmp(r->type, HF_TYPE[type].name)) r++;
+        const double read = r->hidden ? hidden : 0;
+        char *options =
+            options_of(&HF_TYPE[type], MODEL[type], "hidden-dropout = 0.25\nattention-dropout = 0.375\n");
+        assert_int_equal(try_export(path, options), type);
+        assert_rates(path, read, r->attention ? attention : read, HF_TYPE[type].name);
+        json_t *root = json_load_file(path, 0, NULL);
+        const struct {
+            const char *key;
+            double rate;
+        } keys[] = {{r->hidden, hidden}, {r->second, hidden}, {r->attention, attention}};
+        for (int i = 0; i < 3; i++) {
+            const json_t *rate = keys[i].key ? json_object_get(root, keys[i].key) : NULL;
+            if (keys[i].key && json_number_value(rate) != keys[i].rate)
+                fail_msg("%s: %s", HF_TYPE[type].name, keys[i].key);
+            if (keys[i].key) json_object_del(root, keys[i].key);
+        }
+        assert_int_equal(json_dump_file(root, path, 0), 0);
+        assert_rates(path, r->usual_hidden, r->usual_attention, HF_TYPE[type].name);
+        json_decref(root);
+        free(options);
     }
     free(path);
     scratch_remove(scratch);
