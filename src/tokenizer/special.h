@@ -1,15 +1,16 @@
-/* The special tokens of masked language models, chosen as in Megatron-LM's HuggingFaceTokenizer. */
+/* The special tokens of masked language models, selected as in Megatron-LM's HuggingFaceTokenizer. */
 #pragma once
 
 #include "tokenizer/tokenizer.h"
 
 typedef enum SpecialToken {
-    SPECIAL_CLS,  /* [CLS] or, if missing, <cls> or the beginning-of-sequence token */
-    SPECIAL_SEP,  /* [SEP] or, if missing, <sep> or the end-of-document token */
-    SPECIAL_MASK, /* [MASK] or, if missing, <mask> */
-    SPECIAL_BOS,  /* first token of T5's decoder: beginning-of-sequence token or, if missing, [CLS], <cls> or
-                     padding */
-    SPECIAL_EOS   /* the end-of-document token or, if missing, [SEP] or <sep> */
+    SPECIAL_CLS,  /* [CLS] or, if it is missing, <cls> or the beginning-of-sequence token */
+    SPECIAL_SEP,  /* [SEP] or, if it is missing, <sep> or the end-of-document token */
+    SPECIAL_MASK, /* [MASK] or, if it is missing, <mask> */
+    /* first token of T5's decoder: the beginning-of-sequence token or, if it is missing, [CLS], <cls> or
+     * padding */
+    SPECIAL_BOS,
+    SPECIAL_EOS /* the end-of-document token or, if it is missing, [SEP] or <sep> */
 } SpecialToken;
 
 /* Returns the token's id, or -1 if the vocabulary contains no such token. */

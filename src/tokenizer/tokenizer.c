@@ -20,7 +20,7 @@ static bool none_special(const Tokenizer *t, int32_t id) { return (void)t, (void
 
 static Err open_null(const TokenizerConfig *c, Tokenizer *t) {
     if (c->vocab_size < 1 || c->vocab_size > INT32_MAX)
-        return err_user("NullTokenizer needs --vocab-size between 1 and %d, not %lld", INT32_MAX,
+        return err_user("NullTokenizer needs a --vocab-size between 1 and %d, not %lld", INT32_MAX,
                         (long long)c->vocab_size);
     t->vocab_size = (int32_t)c->vocab_size;
     t->eod = t->vocab_size - 1;
@@ -61,7 +61,7 @@ static Err decode_null(const Tokenizer *t, unsigned flags, const int32_t *ids, s
 static Err bytes_open(const TokenizerConfig *c, Tokenizer *t) {
     int64_t size = c->vocab_size ? c->vocab_size : BYTE_VOCAB;
     if (size < BYTES || size > INT32_MAX)
-        return err_user("ByteLevelTokenizer needs --vocab-size of at least %d, not %lld", BYTES,
+        return err_user("ByteLevelTokenizer needs a --vocab-size of at least %d, not %lld", BYTES,
                         (long long)size);
     t->vocab_size = (int32_t)size;
     t->eod = 0, t->pad = 1;

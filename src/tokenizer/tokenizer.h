@@ -60,7 +60,7 @@ typedef struct TokenizerConfig {
 
 #define TOKENIZER_CONFIG_DEFAULT ((TokenizerConfig){.eod_id = -1, .pad_id = -1, .tiktoken_num_special = -1})
 
-/* Opens a tokenizer. Returns an error if the type is unknown, a file is missing or malformed, or its content is not
+/* Opens a tokenizer. Returns an error if the type is unknown, or if a file is missing, malformed or not
  * supported. */
 Err tokenizer_open(const TokenizerConfig *, Tokenizer **out);
 void tokenizer_free(Tokenizer *); /* NULL is fine */
@@ -110,13 +110,13 @@ Err tokenizer_offsets(const Tokenizer *, const int32_t *ids, size_t n, size_t *o
 /* Returns the largest id, including added tokens, plus one. The result is the number of rows of an embedding
  * before padding. */
 int32_t tokenizer_vocab_size(const Tokenizer *);
-/* These functions return the id of the end-of-document, padding or beginning-of-sequence token, or -1 if
- * there is no such token. */
+/* tokenizer_eod, tokenizer_pad and tokenizer_bos return the id of the end-of-document, padding or
+ * beginning-of-sequence token, or -1 if there is no such token. */
 int32_t tokenizer_eod(const Tokenizer *);
 int32_t tokenizer_pad(const Tokenizer *);
 int32_t tokenizer_bos(const Tokenizer *);
-/* These functions return the id of the token that BERT puts at the start of a sequence (cls), after each text
- * (sep), or instead of a masked token (mask). They return -1 if there is no such token. */
+/* tokenizer_cls, tokenizer_sep and tokenizer_mask return the id of the token that BERT puts at the start of a
+ * sequence, after each text, or instead of a masked token. The result is -1 if there is no such token. */
 int32_t tokenizer_cls(const Tokenizer *);
 int32_t tokenizer_sep(const Tokenizer *);
 int32_t tokenizer_mask(const Tokenizer *);

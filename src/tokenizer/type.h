@@ -13,7 +13,7 @@ typedef struct TokenizerType {
     Err (*encode)(const Tokenizer *, unsigned flags, const char *text, size_t n,
                   Ids *out); /* spans are in characters */
     /* The caller has checked that the ids are in range. If `starts` [n] is not NULL, it receives the byte
-     * offset in `out` at which each token begins. A type that cannot compute the starts returns an error. */
+     * offset in `out` at which each token begins. If a type cannot compute the starts, it returns an error. */
     Err (*decode)(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, Str *out, size_t *starts);
     int32_t (*token_id)(const Tokenizer *, const char *token);
     const char *(*token_text)(const Tokenizer *, int32_t id, size_t *n); /* NULL if the id has no text */

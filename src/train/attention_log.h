@@ -1,14 +1,15 @@
-/* Lists, in a dry run, the attention implementations that a GPU would use, and why. */
+/* In a dry run, lists the attention implementations that a GPU would use, with the reasons. */
 #pragma once
 
 #include "tensor/call.h"
 
-/* There is one line for each direction of each kind of attention layer, in the order of the first calls. The
- * text is "" if there is no such layer. If a line does not fit, the last line states that lines are missing. */
+/* The list has a line for each pass (forward and backward) of each kind of attention layer, in the order of the
+ * first calls. The text is "" if there is no such layer. If a line does not fit, the last line states that
+ * lines are missing. */
 typedef struct AttentionLog {
     char text[4000];
 } AttentionLog;
 
-/* A TapeTrace for a null device that plans for a GPU. The function adds nothing for other devices. `log` is an
+/* A TapeTrace for a null device that plans for a GPU. For other devices, the function adds nothing. `log` is an
  * AttentionLog. */
 void attention_log(void *log, const OpDef *, const Call *);

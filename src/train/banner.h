@@ -1,4 +1,4 @@
-/* Prints the first lines of a run. They describe the model, the data, the layout and the machine. */
+/* Prints the first lines of a run, which describe the model, the data, the layout and the machine. */
 #pragma once
 
 #include "config/config.h"

@@ -20,8 +20,8 @@
 
 enum { ITEMS = 1 + OPTIM_BUFFERS };
 
-/* Lists the items of a checkpoint. Parameters come first. Only parameters can be converted from a different type,
- * because a run cannot continue with a different lane's optimizer state. */
+/* Lists the items of a checkpoint. Parameters come first. Only parameters can be converted from a different
+ * type, because a run cannot continue with the optimizer state of a different lane. */
 static int items(const Trainer *r, bool optimizer, CkptItem out[ITEMS]) {
     const Registry *g = r->run.model->registry;
     int n = 0;
@@ -66,7 +66,7 @@ static void numbers(Trainer *r, Number out[NUMBERS]) {
 
 static json_t *state_of(const Trainer *r) {
     Number list[NUMBERS];
-    numbers((Trainer *)r, list); /* this cast is safe, because the numbers are only read */
+    numbers((Trainer *)r, list); /* casting away const is safe, because the numbers are only read */
     json_t *state = json_object(), *progress = json_object();
     for (int i = 0; i < NUMBERS; i++)
         json_object_set_new(progress, list[i].key,
@@ -309,8 +309,8 @@ Err trainer_load(Trainer *r, bool *loaded) {
     return e;
 }
 
-/* Returns the checkpoint's schedule options. If the checkpoint contains no decay length, the decay length is the saved
- * run's planned length. Marks these options as not given by the user. */
+/* Returns the checkpoint's schedule options. If the checkpoint contains no decay length, the decay length is
+ * the saved run's planned length. Marks the schedule options as not given by the user. */
 static json_t *schedule_options(Config *c, const json_t *config) {
     static const char *const NAMES[] = {
         "lr",

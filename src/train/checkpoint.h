@@ -1,4 +1,4 @@
-/* Saves and loads the buffers and the progress of a run as a checkpoint. */
+/* Saves the buffers and the progress of a run as a checkpoint, and loads them. */
 #pragma once
 
 #include <jansson.h>
@@ -6,14 +6,14 @@
 #include "base/err.h"
 #include "train/trainer.h"
 
-/* If a task loads a checkpoint, checks that the checkpoint contains a BERT model. */
+/* If a task loads a checkpoint, checks that it contains a BERT model. */
 Err checkpoint_check_task(const Config *);
 /* If the run continues a checkpoint, sets the options of the learning-rate and weight-decay schedules to the
  * checkpoint's values. */
 Err checkpoint_schedule(Config *, Arena *);
-/* Checks the checkpoint folders. Call this function before slow work. --load must contain a checkpoint,
- * unless the folder is empty or is also --save. --save must not contain a checkpoint that this run does not
- * continue. Prints a note about checkpoints that the run will replace. */
+/* Checks the checkpoint folders. Call this function before slow work. --load must contain a checkpoint, unless
+ * the folder is empty or is also --save. --save must not contain a checkpoint that this run does not continue.
+ * Prints a note if the run will replace checkpoints. */
 Err checkpoint_check_folders(const Config *);
 /* Calls checkpoint_check_folders. Also checks that the checkpoint can be opened, that the options describe its model,
  * and that --save is writable. Neither loads the checkpoint nor changes any file. */
@@ -25,8 +25,8 @@ Err trainer_save(Trainer *);
 /* Returns the size of the copy that an asynchronous save makes on this rank. */
 size_t trainer_save_bytes(const Trainer *);
 /* If there is a save in progress and its files have been written, finishes the save. If `wait` is true, waits
- * for the files. *iteration becomes the step of the finished save, or -1 if no save has finished. */
+ * for the files. Sets *iteration to the step of the finished save, or to -1 if no save has finished. */
 Err trainer_finish_save(Trainer *, bool wait, int64_t *iteration);
-/* Loads the checkpoint in --load or --pretrained-checkpoint, if one of them is given. *loaded becomes true if there was
- * a checkpoint. */
+/* Loads the checkpoint that --load or --pretrained-checkpoint specifies, if one of them is given. Sets *loaded
+ * to true if there was a checkpoint. */
 Err trainer_load(Trainer *, bool *loaded);

@@ -46,8 +46,8 @@ static void set_files(const TextList *list, DataSplit split, DataConfig *data) {
     data->split_paths[split] = list->at, data->num_split_paths[split] = (int)list->count;
 }
 
-/* Opens the data with the configuration for its kind. A task dataset reads the files of --valid-data and,
- * with --epochs, of --train-data. */
+/* Opens the data with the configuration for its kind. A task dataset reads the files given by --valid-data and,
+ * with --epochs, those given by --train-data. */
 static Err open_kind(DataConfig *data, const Config *c, const TokenFacts *facts, Data **out) {
     const MaskedConfig masked = masked_options(c, facts);
     const FimConfig fim = fim_options(c, facts);
@@ -70,8 +70,9 @@ static Err count_samples(const Config *c, int64_t samples[SPLIT_COUNT]) {
                                : c->derived.train_iters * c->derived.global_batch_size;
     samples[SPLIT_TEST] = c->derived.eval_samples;
     if (!__builtin_mul_overflow(evaluations, c->derived.eval_samples, &samples[SPLIT_VALID])) return ERR_OK;
-    return err_user("%lld evaluations of --eval-iters %lld batches are too many; lower --eval-iters",
-                    (long long)evaluations, (long long)c->eval_iters);
+    return err_user(
+        "%lld evaluations with --eval-iters %lld batches each need too many samples; lower --eval-iters",
+        (long long)evaluations, (long long)c->eval_iters);
 }
 
 Err data_open_options(const Config *c, const TokenFacts *facts, bool read_only, Data **out) {

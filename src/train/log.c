@@ -15,7 +15,7 @@
 #include "train/events.h"
 #include "train/run_header.h"
 
-/* These are the names that Megatron-LM prints (core/transformer/moe/moe_logging.py). */
+/* The names of router losses that Megatron-LM prints (core/transformer/moe/moe_logging.py). */
 const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES] = {
     [ROUTER_LOSS_AUX] = "load_balancing_loss",
     [ROUTER_LOSS_SEQ_AUX] = "seq_load_balancing_loss",
@@ -37,7 +37,7 @@ struct TrainLog {
     bool brief;          /* whether lines have the short format instead of Megatron-LM's */
     bool live;           /* whether standard error is a terminal that shows a status line */
     bool status_shown;   /* whether the status line is visible */
-    int64_t status_time; /* clock_ns when the status line was written */
+    int64_t status_time; /* the value of clock_ns when the status line was written */
     Str text;
 };
 
@@ -62,7 +62,7 @@ static bool has_steps(const char *path) {
     return found;
 }
 
-/* Sets *torn to true if the last line has no newline. A killed run can leave such a line. */
+/* Sets *torn to true if the last line has no newline, as a killed run can leave it. */
 static Err ends_torn(int fd, const char *path, bool *torn) {
     char last = '\n';
     const off_t size = lseek(fd, 0, SEEK_END);
@@ -176,7 +176,7 @@ static double told(const Trainer *r, const LossSum *sum, int i) {
     return (i < n_losses(r) ? 1 : 100) * trainer_mean(sum[i]);
 }
 
-/* Returns how many losses an evaluation computes. */
+/* Returns the number of losses that an evaluation computes. */
 static int n_main(const Trainer *r) { return r->run.model->plan.n_main; }
 
 static const char *loss_name(const Trainer *r, int i) { return r->run.model->plan.loss[i].name; }
@@ -261,7 +261,7 @@ static void put_number(json_t *record, const char *name, double value) {
     json_object_set_new(record, name, json_finite(value));
 }
 
-/* The field of the loss "lm loss" is named "lm_loss". */
+/* For example, the field for the loss "lm loss" is named "lm_loss". */
 static void put_loss(json_t *record, const Trainer *r, int i, double value) {
     char name[32];
     snprintf(name, sizeof name, "%s", loss_name(r, i));
@@ -327,8 +327,8 @@ static json_t *evaluation_record(const Trainer *r, const char *kind) {
                      "consumed_samples", (json_int_t)r->consumed_samples);
 }
 
-/* The perplexity is computed from the first loss. With several losses, the record also contains each loss under its
- * name. */
+/* The perplexity is computed from the first loss. If there are several losses, the record also contains each
+ * loss under its name. */
 static Err write_evaluation(TrainLog *log, const Trainer *r, const char *kind, const double *loss) {
     double total = 0;
     for (int i = 0; i < n_main(r); i++) total += loss[i];
@@ -388,8 +388,8 @@ static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
                          (double)r->run.device->most_allocated);
 }
 
-/* Writes mean times per step since the last line, in seconds. Each timer's value is the slowest rank's
- * time. */
+/* Writes mean times per step since the last line, in seconds. A timer's value is the time of the slowest
+ * rank. */
 static Err write_times(TrainLog *log, const Trainer *r, const Times *times) {
     static const Timer TIMERS_OF_A_STEP[] = {TIMER_BATCH, TIMER_FORWARD_BACKWARD, TIMER_OPTIMIZER};
     const Config *c = r->run.config;

@@ -30,9 +30,9 @@ typedef struct Session {
     int64_t start_ns;
     StopSignals *signals;
     int save_lock;  /* descriptor of the --save folder's lock, or -1 if there is none */
-    bool read_only; /* whether the session only checks files and writes none */
+    bool read_only; /* whether the session only checks files, without writing any */
     bool opens;     /* whether the first rank opens the data */
-    Data *data;     /* read-only once it is open */
+    Data *data;     /* read-only once the data is open */
     int stopped_by; /* the number of a signal, or 0 if there is none */
 } Session;
 
@@ -43,7 +43,7 @@ typedef struct Loop {
     bool is_printer; /* whether this rank prints, writes logs and checks the time limit */
     Device *device;  /* NULL once the trainer owns the device */
     Trainer *trainer;
-    Prefetch *train, *valid; /* NULL before their first use */
+    Prefetch *train, *valid; /* NULL before the stream's first use */
     TrainLog *log;           /* NULL unless is_printer */
     Timers timers;
     Arena *step;             /* the batches of a step */
@@ -63,13 +63,13 @@ static Err check_evaluation(const Session *l) {
     if (c->eval_iters <= 0 || valid || (!during && (!at_end || test))) return ERR_OK;
     return err_user(
         "--%s requests evaluation, but the data has no validation samples; make the second number of --split "
-        "positive (it is %s), set --valid-data-path, or disable evaluation with --eval-iters 0",
+        "(%s) positive, set --valid-data-path, or disable evaluation with --eval-iters 0",
         during ? "eval-interval" : "eval-iters",
         l->config->derived.split ? l->config->derived.split : "not given");
 }
 
-/* As in Megatron-LM, --train-samples determines the data size, and the last step may need more samples. If
- * the data has too few samples, Megatron-LM fails in the last step, but this check reports the error at the
+/* As in Megatron-LM, --train-samples determines the data size, and the last step may need more samples. If the
+ * data has too few samples, Megatron-LM fails in the last step, whereas this check reports the error at the
  * start. */
 static Err check_last_step(const Session *l) {
     const Config *c = l->config;
@@ -78,8 +78,8 @@ static Err check_last_step(const Session *l) {
     const bool once = !c->skip_train && c->dataloader_type == DATALOADER_SINGLE;
     if (!once || !train || needed <= l->config->derived.train_samples || needed <= data_length(train))
         return ERR_OK;
-    return err_user("the last step of --step-batch-size-schedule ends at sample %lld, but the data has %lld "
-                    "samples; set --train-samples %lld",
+    return err_user("the last step of --step-batch-size-schedule ends at sample %lld, but the data has only "
+                    "%lld samples; set --train-samples %lld",
                     (long long)needed, (long long)data_length(train), (long long)needed);
 }
 
@@ -130,7 +130,7 @@ static Err next_batch(Loop *l, Prefetch *stream, Batch *batch) {
     Err e = prefetch_next(stream, &whole);
     timer_stop(&l->timers, TIMER_BATCH);
     if (!e.code && !whole)
-        return err_user("the data ended early; check that it has enough samples for --train-iters");
+        return err_user("the data ended early; check that there are enough samples for --train-iters");
     if (!e.code) *batch = batch_slice(whole, mesh->size[AXIS_CP], mesh->coordinate[AXIS_CP], l->step);
     return e;
 }
@@ -173,8 +173,8 @@ static const char *reason_to_exit(Loop *l, bool after_step) {
 
 /* ---- evaluation ---- */
 
-/* Sums the losses over `batches` batches of each data-parallel rank. If a signal stops the evaluation, the sums are not
- * complete and l->exit_reason is set. */
+/* Sums the losses over `batches` batches of each data-parallel rank. If a signal stops the evaluation, the sums
+ * are incomplete, and l->exit_reason is set. */
 static Err evaluate_batches(Loop *l, Prefetch *stream, int64_t batches, LossSum sum[MODEL_LOSSES]) {
     timer_start(&l->timers, TIMER_EVALUATE);
     for (int64_t i = 0; i < batches && !l->exit_reason; i++) {
@@ -202,8 +202,7 @@ static Err evaluate_valid(Loop *l) {
     double loss[MODEL_LOSSES];
     char where[64];
     /* The data contains the samples that the current options need, but a run that continues with different
-     * options can already have used more samples. In this case, the evaluation begins again at the first
-     * sample. */
+     * options can already have used more samples. If so, the evaluation begins again at the first sample. */
     const int64_t samples = l->config->derived.eval_samples;
     if (r->consumed_valid_samples > data_length(data_split(l->session->data, SPLIT_VALID)) - samples) {
         prefetch_stop(l->valid);
@@ -346,7 +345,7 @@ static Err one_step(Loop *l) {
     timer_start(&l->timers, TIMER_FORWARD_BACKWARD);
     trainer_microbatches(r, batches, n, n, &report);
     trainer_reduce(r, &report);
-    /* so that the timer includes the GPU's work */
+    /* waits so that the timer includes the GPU's work */
     if (l->config->timing_log_level > 0) device_wait(r->run.device);
     timer_stop(&l->timers, TIMER_FORWARD_BACKWARD);
     timer_start(&l->timers, TIMER_OPTIMIZER);
@@ -391,8 +390,8 @@ static Err train_steps(Loop *l) {
     return ERR_OK;
 }
 
-/* Returns whether the completed steps should be saved. The steps are saved after an error in the data or the
- * machine, because the failed step has changed nothing. After a numeric error, the last regular checkpoint
+/* Returns whether the completed steps should be saved. After an error in the data or the machine, they are
+ * saved, because the failed step has changed nothing. After a numeric error, the last regular checkpoint
  * remains the newest, and no checkpoint is deleted. */
 static bool saves_at_end(const Loop *l, Err e) {
     if (l->config->skip_train) return false;
@@ -426,7 +425,7 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     return memory_plan_fits(p, l->device, l->comm);
 }
 
-/* Opens the data. Process 0 opens the data first, and builds the index cache, before other processes open the
+/* Opens the data. Process 0 opens the data and builds the index cache before the other processes open the
  * data. */
 static Err open_shared(Loop *l) {
     Session *s = l->session;
@@ -452,7 +451,7 @@ static Err open_device(Loop *l) {
     return ERR_OK;
 }
 
-/* Prints the choices that the program makes because the options leave them open. */
+/* Prints the choices that the options leave to the program. */
 static void say_how(const Trainer *r) {
     int64_t chunks, tokens = trainer_loss_chunk(r, &chunks);
     if (tokens) printf("logits: %s of at most %s\n", amount(chunks, "chunk").s, amount(tokens, "token").s);
@@ -515,7 +514,8 @@ Err train(const Config *c, const TokenFacts *facts, Data *data, int *stopped_by)
     Session s = {
         .config = c, .facts = facts, .start_ns = clock_ns(), .save_lock = -1, .opens = !data, .data = data};
     Err e = trainer_check(c);
-    setvbuf(stdout, NULL, _IOLBF, 0); /* so that each line of redirected output is also written immediately */
+    /* line buffering, so that each line of redirected output is also written immediately */
+    setvbuf(stdout, NULL, _IOLBF, 0);
     s.signals = stop_signals_new(c);
     if (!e.code) e = world_run(c, train_rank, &s);
     stop_signals_free(s.signals);

@@ -72,7 +72,7 @@ MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
     part[MEMORY_scratch] = r->run.device->scratch;
     part[MEMORY_snapshot] = c->save && c->async_save ? trainer_save_bytes(r) : 0;
     part[MEMORY_offloaded] = plan.unit.offload.host;
-    /* If all experts have equal shares, a rank receives as many rows as it sends. A rank receives at most the
+    /* If all experts have equal shares, a rank receives as many rows as it sends. At most, a rank receives the
      * rows of all ranks. */
     plan.offloaded_most = part[MEMORY_offloaded] * (plan.balanced ? ranks : 1);
     if (notes) plan_communicators(r, target, comm, &plan);
@@ -100,9 +100,9 @@ size_t memory_plan_state(const MemoryPlan *p) {
     return p->part[MEMORY_parameters] + p->part[MEMORY_gradients] + p->part[MEMORY_optimizer];
 }
 
-/* Ranks that run as threads share this machine's devices; at most `sharing` ranks use one device. The sum is exact for
- * host memory. For a discrete device, the sum assumes that all ranks of the device need the same memory as this
- * rank. */
+/* Ranks that run as threads share this machine's devices; at most `sharing` ranks use one device. For host
+ * memory, the sum is exact. For a discrete device, the sum assumes that all ranks on the device need as much
+ * memory as this rank. */
 MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Comm *comm) {
     const int64_t sharing = rank_sharing(comm, device);
     MemoryPlan p = *own;
@@ -177,11 +177,12 @@ void memory_plan_describe(const MemoryPlan *p, Str *out) {
 static Err check_host(const MemoryPlan *p) {
     const size_t need = memory_plan_host(p), have = host_memory_available("");
     if (need <= have) return ERR_OK;
-    return err_user(
-        "offloaded activations (%s) and the copy of a checkpoint (%s) need %s of the host's memory, but %s "
-        "are available; lower --cpu-offloading-num-layers or --micro-batch-size, or remove --async-save",
-        bytes_text((double)p->part[MEMORY_offloaded]).s, bytes_text((double)p->part[MEMORY_snapshot]).s,
-        bytes_text((double)need).s, bytes_text((double)have).s);
+    return err_user("offloaded activations (%s) and the copy of a checkpoint (%s) together need %s of host "
+                    "memory, but only %s are available; lower --cpu-offloading-num-layers or "
+                    "--micro-batch-size, or remove --async-save",
+                    bytes_text((double)p->part[MEMORY_offloaded]).s,
+                    bytes_text((double)p->part[MEMORY_snapshot]).s, bytes_text((double)need).s,
+                    bytes_text((double)have).s);
 }
 
 Err memory_plan_check(const MemoryPlan *p, size_t available) {
@@ -189,14 +190,14 @@ Err memory_plan_check(const MemoryPlan *p, size_t available) {
     if (need <= available) return check_host(p);
     const BytesText have = bytes_text((double)available);
     if (state > available)
-        return err_user("parameters, main gradients and optimizer already need %s of memory, but %s are "
-                        "available. Choose a smaller model, or shard it over more devices: 'isotron plan "
-                        "--search --device-memory-gib N' finds layouts that fit.",
+        return err_user("parameters, main gradients and optimizer state already need %s of memory, but only "
+                        "%s are available. Choose a smaller model, or shard it over more devices: 'isotron "
+                        "plan --search --device-memory-gib N' finds layouts that fit.",
                         bytes_text((double)state).s, have.s);
     return err_user(
-        "the run needs %s of memory (%s for parameters, main gradients and optimizer, %s for "
-        "activations), but %s are available; lower --micro-batch-size%s, or recompute activations "
-        "with --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        "the run needs %s of memory (%s for parameters, main gradients and optimizer state, %s for "
+        "activations), but only %s are available; lower --micro-batch-size%s, or recompute activations with "
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
         bytes_text((double)need).s, bytes_text((double)state).s,
         bytes_text((double)(p->part[MEMORY_slots] + p->part[MEMORY_transient])).s, have.s,
         p->discrete ? ", offload activations with --cpu-offloading-num-layers" : "");

@@ -1,4 +1,4 @@
-/* Computes, before any memory is allocated, how much memory a rank will need. */
+/* Computes how much memory a rank will need, before any memory is allocated. */
 #pragma once
 
 #include "config/config.h"
@@ -8,8 +8,8 @@
 /* The parts of memory. `slots` contains saved activations and messages between stages. `gathered` contains
  * buffers for the parameters that ranks all-gather and for the gradients that they sum, and NCCL's buffers.
  * `scratch` is the memory that kernels need in addition to their operands. `snapshot` is the copy of a
- * checkpoint that is written during training. The last two parts are in host memory; on a CPU, host memory is
- * the device's memory. */
+ * checkpoint that is written during training. `snapshot` and `offloaded` are in host memory; on a CPU, host
+ * memory is the device's memory. */
 #define MEMORY_PARTS(X)                                                                                      \
     X(parameters, "parameters")                                                                              \
     X(gradients, "main gradients")                                                                           \
@@ -37,7 +37,8 @@ typedef struct MemoryPlan {
     size_t part[MEMORY_PART_COUNT]; /* the optimizer's part includes the master parameters */
     /* size of offloaded activations if all tokens are sent to one rank's experts */
     size_t offloaded_most;
-    /* whether the device has separate memory; it then contains all parts except the last two */
+    /* whether the device has separate memory, which then contains all parts except `snapshot` and
+     * `offloaded` */
     bool discrete;
     /* the sizes of one slot, of the transient space, and of offloaded activations */
     ExecutorMemory unit;
@@ -49,17 +50,17 @@ typedef struct MemoryPlan {
     bool balanced;
 } MemoryPlan;
 
-/* Computes the plan for the rank of the Comm, or for a run on one rank if the Comm is NULL. `target` is the rank's
- * device, and the plan includes the needs of its kernels. If `target` is NULL, the plan is for the device that the
- * options select, without the needs of its kernels. */
+/* Computes the plan for the rank of the Comm, or for a run on one rank if the Comm is NULL. If `target` is not
+ * NULL, it is the rank's device, and the plan includes the memory that its kernels need. Otherwise, the plan is
+ * for the device that the options select, without memory for kernels. */
 MemoryPlan memory_plan_new(const Config *, Comm *, const Device *target);
-/* Returns how many bytes of device memory the rank needs; on a CPU, device memory is host memory.
- * memory_plan_host returns how many bytes of host memory the rank needs if the device has separate memory,
- * and otherwise 0. */
+/* Returns the number of bytes of device memory that the rank needs; on a CPU, device memory is host memory.
+ * memory_plan_host returns the number of bytes of host memory that the rank needs in addition if the device has
+ * separate memory, and otherwise 0. */
 size_t memory_plan_total(const MemoryPlan *);
 size_t memory_plan_host(const MemoryPlan *);
-/* Returns how many bytes parameters, main gradients and optimizer state need. The number does not depend on the
- * batch. */
+/* Returns the number of bytes that parameters, main gradients and optimizer state need, which does not depend
+ * on the batch. */
 size_t memory_plan_state(const MemoryPlan *);
 /* Appends text such as "parameters 1.5 GiB, main gradients 3.0 GiB, ..., total 9.0 GiB". Parts that are zero are
  * omitted. */
@@ -72,6 +73,6 @@ MemoryPlan memory_plan_together(const MemoryPlan *, const Device *, Comm *);
 MemoryPlan memory_plan_of_host(const MemoryPlan *, Comm *);
 /* Checks that the plan fits into `available` bytes of device memory, and into host memory. */
 Err memory_plan_check(const MemoryPlan *together, size_t available);
-/* Checks the memory that all ranks on a device and on a host need. All ranks must call this function, and all
- * get the same error. */
+/* Checks that the memory that all ranks on a device and on a host need is available. All ranks must call this
+ * function, and all get the same error. */
 Err memory_plan_fits(const MemoryPlan *own, const Device *, Comm *);

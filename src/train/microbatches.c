@@ -21,10 +21,11 @@ typedef struct StepKey {
     double aux_scale;
 } StepKey;
 
-/* State for --cuda-graph-impl local. A single rank has two graphs for microbatches. Both graphs read the
- * microbatch's fields from a fixed address. One graph is for a step's first microbatch, and writes the
- * gradients. The other graph is for all later microbatches, and adds to the gradients. With several ranks,
- * one graph contains an entire step, because its microbatches share one schedule and the sums over ranks. */
+/* State for --cuda-graph-impl local. A single rank has two graphs for microbatches. Both graphs read a
+ * microbatch's fields from a fixed address. The graph `first` runs a step's first microbatch, and overwrites
+ * the gradients. The graph `other` runs all later microbatches, and adds to the gradients. If there are several
+ * ranks, one graph contains an entire step, because a step's microbatches share one schedule and the sums over
+ * ranks. */
 typedef struct Graphs {
     char *fields;
     size_t bytes;
@@ -95,8 +96,8 @@ void microbatches_free(Microbatches *m) {
     free(m);
 }
 
-/* Returns whether CUDA graphs are used. The option is read each time, because a benchmark disables graphs to time
- * single ops. */
+/* Returns whether CUDA graphs are used. The option is read at each call, because a benchmark disables graphs to
+ * time single ops. */
 static bool uses_graphs(const Microbatches *m) { return m->config->cuda_graph_impl == CUDA_GRAPH_LOCAL; }
 
 /* ---- fields: one block of device memory for each microbatch ---- */
@@ -150,8 +151,8 @@ static bool weights_are_field(const Microbatches *m, int loss) {
     return l->weights < FIELDS && loss_samples(l) == 1 && m->plan->sample.width[l->weights] <= 1;
 }
 
-/* Lists the parts of a microbatch's block in order, and returns their number. Weights that equal a field are not a
- * separate part. */
+/* Lists the parts of a microbatch's block in order, and returns the number of parts. Weights that equal a field
+ * are not a separate part. */
 static int block_parts(const Microbatches *m, Microbatch *mb, BlockPart out[BLOCK_PARTS]) {
     int n = 0;
     for (int f = 0; f < FIELDS; f++)
@@ -163,8 +164,8 @@ static int block_parts(const Microbatches *m, Microbatch *mb, BlockPart out[BLOC
     return n;
 }
 
-/* Returns the size of a block. The size is a multiple of 8, so that the integers in the next block are
- * aligned. */
+/* Returns the size of a block. The size of a block is a multiple of 8, so that the integers in the next block
+ * are aligned. */
 static size_t block_bytes(const Microbatches *m, const Batch *b) {
     Microbatch mb = microbatch_like(m, b);
     BlockPart part[BLOCK_PARTS];
@@ -284,7 +285,7 @@ void microbatches_add(Microbatches *m, int64_t number, const Batch *b, LossWeigh
 static RankSchedule schedule_of(Microbatches *m, int64_t n, bool forward_only, bool loads,
                                 PipelineSpec *spec) {
     Err e = pipeline_spec(m->config, m->pipeline, pipeline_units(m->config, n), forward_only, spec);
-    CHECK(!e.code, "%s", e.msg); /* trainer_check has checked this */
+    CHECK(!e.code, "%s", e.msg); /* trainer_check has ruled out an error */
     const Layout *l = m->context->layout;
     spec->overlap &= !loads;
     return pipeline_schedule(spec, l ? l->mesh.coordinate[AXIS_PP] : 0, m->arena);
@@ -295,9 +296,9 @@ RankSchedule microbatches_schedule(Microbatches *m, bool forward_only, PipelineS
 }
 
 /* Runs the first group of microbatches, so that their kernels are loaded (executor_loads), and returns the
- * number of microbatches in the group. The function runs an entire group, because otherwise the schedule
- * might not support the number of remaining microbatches. The group runs without overlap, so it needs no more
- * slots or buffers than a run of all microbatches. */
+ * number of microbatches in the group. An entire group runs, because the schedule might not support the number
+ * of microbatches that would otherwise remain. The group runs without overlap, so it needs no more slots or
+ * buffers than a run of all microbatches. */
 static int64_t execute_first(Microbatches *m, const Microbatch *list, int64_t n, const PipelineSpec *all,
                              Tensor *loss) {
     const int64_t group = all->group * pipeline_unit(m->config), first = group < n ? group : n;
@@ -349,8 +350,8 @@ static void replay(Microbatches *m, Recording *r, const Microbatch *mb, bool cou
     device_replay(d, &r->work, execute_one, &one);
 }
 
-/* Replays the graph of the first microbatch if gradients are unwritten. This microbatch writes all gradients, so either
- * all gradients are unwritten or none are. */
+/* Replays the graph of the first microbatch if gradients are unwritten. The first microbatch writes all
+ * gradients, so either all gradients are unwritten or none are. */
 static void replay_all(Microbatches *m, bool counts_loss) {
     for (int64_t i = 0; i < m->n; i++) {
         const bool first = grads_are_unwritten(m->registry);

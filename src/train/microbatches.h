@@ -18,26 +18,27 @@ void microbatches_free(Microbatches *);
 void microbatches_reserve(Microbatches *, int64_t n, const Batch *like);
 /* Begins a list of n microbatches with the same shape as `like`. Discards earlier microbatches. */
 void microbatches_begin(Microbatches *, int64_t n, const Batch *like);
-/* The factors by which losses are weighted in the gradient. */
+/* The factors by which losses are multiplied in the gradient. */
 typedef struct LossWeights {
     double loss[MODEL_LOSSES]; /* weight of a token's or a sample's loss */
     double aux;                /* weight of a router loss, which is a mean over tokens */
 } LossWeights;
-/* Sets microbatch `number` to this batch. first_sample is the index of the batch's first sample in the entire run. */
+/* Sets microbatch `number` to the given batch. first_sample is the index of the batch's first sample in the
+ * entire run. */
 void microbatches_add(Microbatches *, int64_t number, const Batch *, LossWeights, int64_t first_sample);
-/* Runs all microbatches: forward and backward passes that add to the main gradients, or only forward passes.
- * If `counts_loss`, adds the sum of each loss times its weights to the losses. */
+/* Runs all microbatches: forward and backward passes that add to the main gradients, or only forward passes. If
+ * `counts_loss` is true, adds each loss's weighted sum to the losses on the device. */
 void microbatches_train(Microbatches *, bool counts_loss);
 void microbatches_evaluate(Microbatches *, bool counts_loss);
 /* Returns the schedule of the last n microbatches on this rank. The schedule is valid until the next
  * microbatches_begin. */
 RankSchedule microbatches_schedule(Microbatches *, bool forward_only, PipelineSpec *);
 
-/* A sum of loss * weight, in nats, and the sum of the weights. */
+/* The sum of loss * weight, in nats, and the sum of the weights. */
 typedef struct LossSum {
     double loss, weight;
 } LossSum;
-/* Sets, on the device, the sum of each loss times its weights. LossSum.weight is not used. */
+/* Sets each loss's weighted sum on the device to LossSum.loss. LossSum.weight is not used. */
 void microbatches_set_losses(Microbatches *, const LossSum[MODEL_LOSSES]);
 const double *microbatches_losses(const Microbatches *);
 size_t microbatches_bytes(const Microbatches *); /* returns the size of device memory in bytes */

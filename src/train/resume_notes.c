@@ -8,7 +8,7 @@
 #include "optim/schedule.h"
 #include "run/option_changes.h"
 
-/* Whether the learning rates and the weight decay of the remaining steps change. */
+/* Whether the learning rates of the remaining steps change, and whether their weight decay changes. */
 typedef struct Schedules {
     bool rate, decay;
 } Schedules;
@@ -32,9 +32,9 @@ static bool concerns_schedules(int option) {
            change == CHANGES_BATCH;
 }
 
-/* Compares the schedules of the remaining steps with the schedules that result from `values`, the
- * checkpoint's values of some options. If these values are not valid with the other options, both schedules
- * are treated as changed. */
+/* Compares the schedules of the remaining steps with the schedules that result from `values`, the checkpoint's
+ * values of some options. If the checkpoint's values are not valid with the other options, both schedules count
+ * as changed. */
 static Schedules changed_by(const Trainer *r, const json_t *values) {
     enum { POINTS = 10000 };
     const Derived *d = &r->run.config->derived;
@@ -77,8 +77,8 @@ static Schedules changed_by_all(const Trainer *r, const json_t *saved) {
     return all;
 }
 
-/* Appends the effect of a changed option. `all` states whether the schedules would change if all their options had
- * the values of the checkpoint. */
+/* Appends the effect of a changed option. `all` states whether each schedule would change if all schedule
+ * options had the values of the checkpoint. */
 static void put_consequence(const Trainer *r, int option, const json_t *there, Schedules all, Str *out) {
     const OptionChange change = option_change(option);
     const char *then = option_change_text(change);

@@ -19,15 +19,16 @@
 struct StopSignals {
     pthread_t thread;
     sigset_t set;
-    int arrivals, end; /* two descriptors: signals arrive at `arrivals`, and `end` ends the thread */
+    /* two file descriptors: signals arrive at `arrivals`, and writing to `end` ends the thread */
+    int arrivals, end;
     bool saves;
     atomic_bool deferred;
     atomic_int seen;
 };
 
-/* Handles a signal in a thread that a library (BLAS) started before main, and that therefore has not
- * inherited the mask. The thread blocks the signal for itself and sends it to the process again, until only
- * the descriptor can receive the signal. */
+/* Handles a signal in a thread that a library (BLAS) started before main, and that therefore has not inherited
+ * the mask. The thread blocks the signal for itself, and sends the signal to the process again, so that finally
+ * only the descriptor can receive the signal. */
 static void pass_on(int number, siginfo_t *info, void *context) {
     (void)info;
     sigaddset(&((ucontext_t *)context)->uc_sigmask, number);
@@ -108,8 +109,8 @@ void stop_signals_defer(StopSignals *s) { atomic_store(&s->deferred, true); }
 
 int stop_signals_seen(const StopSignals *s) { return atomic_load(&s->seen); }
 
-/* Stops handling the signals. A launcher signals its processes one after the other, so more signals may arrive; they
- * are ignored. */
+/* Stops handling the signals. A launcher signals its processes one after the other, so more signals may arrive,
+ * which are ignored. */
 void stop_signals_free(StopSignals *s) {
     if (!s) return;
     CHECK(!eventfd_write(s->end, 1), "cannot stop the thread that waits for signals");

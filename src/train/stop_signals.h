@@ -7,7 +7,7 @@
 
 typedef struct StopSignals StopSignals;
 
-/* Call this function before any other thread of the run starts, because threads inherit the mask. Until
+/* Call this function before any other thread of the run starts, because threads inherit the signal mask. Until
  * stop_signals_defer is called, a signal ends the process immediately, because nothing has been trained yet. */
 StopSignals *stop_signals_new(const Config *);
 /* After this call, the first signal only requests a stop, and the run must poll stop_signals_seen. A second

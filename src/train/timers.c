@@ -49,7 +49,7 @@ static void report_ranks(const Times *of, int ranks, int timer, double per_ms, S
 
 static void report_extremes(int64_t least, int64_t most, bool max_only, int timer, double per_ms, Str *out) {
     static const char DOTS[] = "................................................";
-    int dots = 47 - (int)strlen(TIMER[timer].name); /* the name, a blank and the dots fill 48 columns */
+    int dots = 47 - (int)strlen(TIMER[timer].name); /* a timer's name, a blank and the dots fill 48 columns */
     str_printf(out, "\n    %s %.*s: ", TIMER[timer].name, dots, DOTS);
     if (max_only)
         str_printf(out, "%.2f", (double)most / per_ms);

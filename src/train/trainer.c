@@ -7,7 +7,7 @@
 #include "param/fp8_weights.h"
 #include "run/launch.h"
 
-/* Returns the sum of a loss's weights over complete samples, including positions that this rank does not have. */
+/* Returns the sum of a loss's weights over complete samples, including positions that other ranks hold. */
 static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss) {
     const int64_t each = loss_samples(loss);
     if (loss->weights == FIELDS) return (double)(b->b / each);
@@ -135,7 +135,7 @@ RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
     LossSum sum[MODEL_LOSSES] = {{0}};
     const int64_t n = most_microbatches(r) * (samples / together);
     Err e = pipeline_spec(r->run.config, &r->run.pipeline, pipeline_units(r->run.config, n), false, spec);
-    CHECK(!e.code, "%s", e.msg); /* trainer_check has checked this */
+    CHECK(!e.code, "%s", e.msg); /* trainer_check has ruled out an error */
     const int64_t repeated = pipeline_shortened(spec).microbatches * pipeline_unit(r->run.config),
                   passes = repeated < n ? repeated : n;
     model_run_refresh(&r->run, true);
@@ -157,8 +157,8 @@ Trainer *trainer_new(const Config *c, const MemoryPlan *plan, Comm *comm, Device
     if (!device) device = device_cpu((int)c->derived.cpu_threads);
     if (plan) device_reserve_scratch(device, plan->part[MEMORY_scratch]);
     ExecutorMemory memory = plan ? plan->unit : (ExecutorMemory){0};
-    /* If experts have unequal shares, they need more memory than planned, so only the host memory has a planned
-     * size. */
+    /* Experts with unequal shares of the tokens need more memory than planned, so only the host memory has a
+     * planned size. */
     if (plan && plan->balanced) memory = (ExecutorMemory){.offload.host = memory.offload.host};
     return assemble(c, comm, device, memory);
 }
@@ -200,8 +200,8 @@ StepReport trainer_begin_step(Trainer *r) {
 }
 
 /* With --calculate-per-token-loss, all gradients are finally divided by the sum of the first loss's weights.
- * Each other loss is therefore multiplied by the ratio of this sum to the sum of its weights. The ratios are
- * needed before the first microbatch. */
+ * Every other loss is therefore multiplied by the ratio of this sum to the sum of the other loss's weights. The
+ * ratios are needed before the first microbatch. */
 static void step_ratios(const Trainer *r, const Batch *batches, int64_t count, int64_t n,
                         double ratio[MODEL_LOSSES]) {
     double sum[MODEL_LOSSES] = {0};
@@ -232,7 +232,7 @@ static LossWeights loss_weights(const Trainer *r, const Batch *b, int64_t n, con
         report->sum[i].weight += sum;
     }
     set_count_weights(r, report->sum);
-    /* Every position of the pass counts, regardless of the mask, as in Megatron-LM's MoEAuxLossAutoScaler. */
+    /* As in Megatron-LM's MoEAuxLossAutoScaler, every position of the pass counts, regardless of the mask. */
     w.aux = per_token ? scale * (double)(together * r->run.config->seq_length)
                       : scale / (double)(n * (b->b / together));
     return w;
@@ -313,8 +313,8 @@ static void report_counters(Trainer *r, int i, const double *counters, int64_t n
         for (int64_t k = 0; k < n; k++) report->max_score = fmax(report->max_score, counters[k]);
 }
 
-/* Combines the counters of all ranks. Each rank has counted only its tokens in its layers, and only its part of the
- * microbatches' losses. */
+/* Combines the counters of all ranks. Each rank has counted only its own tokens in its own layers, and only its
+ * part of the microbatches' losses. */
 static void reduce_counters(Trainer *r, int i, StepReport *report) {
     const Tensor *counters;
     if (!has_counters(r, i, &counters)) return;
@@ -403,7 +403,7 @@ void trainer_update(Trainer *r, StepReport *report) {
     s.rescaled_lr = schedule_lr(c, d->rescaled_lr, d->rescaled_min_lr, r->schedule_samples);
     s.weight_decay = report->weight_decay = schedule_weight_decay(c, r->schedule_samples);
     if (!report->is_read) start_read(r);
-    report->optim = optim_step(r->optimizer, s); /* this call waits for the device */
+    report->optim = optim_step(r->optimizer, s); /* the following call waits for the device */
     if (!report->is_read) finish_read(r, report);
     scaler_update(&r->scaler, report->optim.found_inf);
     r->iteration++;

@@ -25,26 +25,28 @@ typedef struct Trainer {
     double *results;           /* host memory: the losses, and the step counters (param/state.h) */
     double *layer_router_loss; /* [ROUTER_LOSSES, layers]; NULL without --moe-per-layer-logging */
     int64_t layers;            /* number of layers in all stacks, on all ranks */
-    /* The progress of the run. Checkpoints save all of these numbers. */
+    /* The progress of the run: the numbers that checkpoints contain. */
     int64_t iteration;        /* number of steps, including skipped steps */
     int64_t consumed_samples; /* number of consumed training samples */
     int64_t consumed_valid_samples;
-    int64_t schedule_samples;   /* number of samples for the schedules, not including skipped steps */
-    int64_t skipped_iterations; /* number of steps in the entire run whose gradient was not finite */
+    /* number of samples that count for the schedules, without those of skipped steps */
+    int64_t schedule_samples;
+    /* number of steps in the entire run that were skipped because the gradient was not finite */
+    int64_t skipped_iterations;
     /* With --async-save: the checkpoint that is being written (NULL if there is none), and its step. */
     struct CkptSaving *saving;
     int64_t saving_iteration;
 } Trainer;
 
-/* Checks the frozen parameters, the stages of the pipeline, and whether every global batch fits the pipeline
- * schedule. Option rules cannot express these checks. */
+/* Performs checks that option rules cannot express: the frozen parameters, the pipeline's stages, and whether
+ * the pipeline schedule supports every global batch. */
 Err trainer_check(const Config *);
-/* Allocates the planned memory. With a NULL plan, only address space is reserved; memory is allocated at its
- * first use. Parameters are zero until registry_init or a load. Takes ownership of the device; NULL means the
- * CPU. */
+/* Allocates the planned memory. If the plan is NULL, only address space is reserved, and memory is allocated at
+ * its first use. Parameters are zero until registry_init or a load. Takes ownership of the device; NULL means
+ * the CPU. */
 Trainer *trainer_new(const Config *, const MemoryPlan *, Comm *, Device *);
-/* Returns the number of tokens in each chunk whose losses a pass computes together. *chunks becomes the number of
- * chunks. Both are 0 if there are no chunks. */
+/* Returns the number of tokens in a chunk, whose losses a pass computes together, and sets *chunks to the
+ * number of chunks. Both numbers are 0 if losses are not computed in chunks. */
 int64_t trainer_loss_chunk(const Trainer *, int64_t *chunks);
 /* Calls quantize_layers (ops/fp8.h) for the tokens of a pass. */
 int64_t trainer_fp8_linears(const Trainer *, const char **emulation);
@@ -55,21 +57,21 @@ void trainer_free(Trainer *);
  * another run. */
 Device *trainer_free_but_device(Trainer *);
 /* Runs, on the null device, the part of the largest training step that determines its memory
- * (pipeline_shortened), and an evaluation. In the returned schedule of this part, only the counts remain
- * valid. The PipelineSpec becomes the full step's spec. */
+ * (pipeline_shortened), and an evaluation. Returns the schedule of this part, in which only the counts remain
+ * valid. Sets the PipelineSpec to the spec of the full step. */
 RankSchedule trainer_dry_run(Trainer *, PipelineSpec *);
 
 /* The report on a training step. Before trainer_reduce, the report covers only this rank's part. */
 typedef struct StepReport {
-    LossSum sum[MODEL_LOSSES]; /* the sum of each of the model's losses */
-    double loss;               /* the sum of the mean losses, not including auxiliary losses */
+    LossSum sum[MODEL_LOSSES]; /* the weighted sum of each of the model's losses */
+    double loss;               /* the sum of the mean losses, without auxiliary losses */
     int64_t samples;           /* number of samples on all ranks */
-    /* number of this rank's microbatches or, with --batch-invariant-mode, of their samples */
+    /* number of this rank's microbatches or, with --batch-invariant-mode, number of samples in them */
     int64_t microbatches;
     unsigned router_losses;            /* a mask with a bit for each enabled loss */
     double router_loss[ROUTER_LOSSES]; /* means over layers and microbatches, without the coefficients */
-    /* With --moe-per-layer-logging: [ROUTER_LOSSES, layers], means over microbatches, NaN for a layer without experts.
-     * Valid until the next step. NULL without the option. */
+    /* With --moe-per-layer-logging: [ROUTER_LOSSES, layers], means over microbatches, NaN for a layer without
+     * experts. Valid until the next step. NULL if the option is not given. */
     const double *layer_router_loss;
     /* the largest attention score, before its cap, or 0; set only with QkClipSpec.measures */
     double max_score;
@@ -86,7 +88,8 @@ typedef struct StepReport {
  * context- and pipeline-parallel ranks run the same microbatches. */
 StepReport trainer_begin_step(Trainer *);
 /* Runs the forward and backward passes of `count` of the step's n microbatches, which add to the main
- * gradients. `count` must be n with a pipeline, and with several losses per token (--calculate-per-token-loss). */
+ * gradients. If there is a pipeline, or if there are several losses with --calculate-per-token-loss, `count`
+ * must be n. */
 void trainer_microbatches(Trainer *, const Batch *, int64_t count, int64_t n, StepReport *);
 static inline void trainer_microbatch(Trainer *r, const Batch *b, int64_t n, StepReport *report) {
     trainer_microbatches(r, b, 1, n, report);
@@ -98,7 +101,7 @@ void trainer_read(Trainer *, StepReport *);
 /* Calls trainer_reduce if necessary, clips the gradient, updates the parameters, and advances the schedules.
  * If the gradient is not finite, no parameter changes and the step counts as skipped. */
 void trainer_update(Trainer *, StepReport *);
-/* Runs only the forward pass, and adds this rank's sum of each loss to the given LossSum array. */
+/* Runs only the forward pass, and adds this rank's weighted sum of each loss to the given LossSum array. */
 void trainer_evaluate(Trainer *, const Batch *, LossSum[MODEL_LOSSES]);
 /* Sums the results of trainer_evaluate over all ranks. */
 void trainer_total(const Trainer *, LossSum[MODEL_LOSSES]);

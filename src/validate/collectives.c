@@ -1,9 +1,9 @@
-/* Tests every collective on data whose exact results are known. Every type and many sizes are tested, in
- * place and out of place, repeatedly while there is time. A group's size is any divisor of the number of
- * ranks, and its members are consecutive or strided. All groups of a split communicate concurrently. Before
- * each call, both buffers are filled with a pattern. After each call, a guard zone at the end of the output
- * is checked. Inexact sums are computed repeatedly, and compared with the first result. The results are also
- * hashed, because the order of summation may differ between libraries, but not between runs. */
+/* Tests every collective on data whose exact results are known. Every type and many sizes are tested, in place
+ * and out of place, repeatedly until the time is up. A group's size is any divisor of the number of ranks, and
+ * its members are consecutive or strided. All groups of a split communicate concurrently. Before each call,
+ * both buffers are filled with a pattern. After each call, a guard zone at the end of the output is checked.
+ * Inexact sums are computed repeatedly, and compared with the first result. The results are also hashed,
+ * because the order of summation may differ between libraries, but must not differ between runs. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ typedef struct Check {
     size_t bytes; /* size of one buffer in bytes, without the guard */
     char *in, *out, *host;
     int64_t calls;
-    bool wrong[N_COLLECTIVES]; /* whether a fault of this collective has already been reported */
+    bool wrong[N_COLLECTIVES]; /* whether a fault of the collective has already been reported */
 } Check;
 
 /* The faults that a rank has found in one call. */
@@ -43,7 +43,8 @@ typedef struct Seen {
 
 /* ---- sizes ---- */
 
-/* Returns a size to test. The sizes are a few small numbers, followed by powers of two and their two neighbours. */
+/* Returns a size to test. The sizes are a few small numbers, followed by powers of two, each with its two
+ * neighbours. */
 static int64_t size_of(int index) {
     static const int64_t SMALL[] = {0, 1, 2, 3, 7, 8, 9};
     enum { SMALLS = sizeof SMALL / sizeof *SMALL, FIRST = 5, STEP = 3 };
@@ -90,7 +91,7 @@ static int64_t changed_behind(const Check *c, const Exact *x, const CommCall *ca
     const char *end = (const char *)call->out + (size_t)exact_out_count(x) * dtype_size(call->dtype);
     unsigned char guard[GUARD];
     int64_t n = 0;
-    /* The guard zone is not checked, because other parts of the larger buffer follow the output. */
+    /* If other parts of a larger buffer follow the output, there is no guard zone to check. */
     if (x->in_place && x->of->splits) return 0;
     device_read(c->r->device, guard, end, GUARD);
     for (int i = 0; i < GUARD; i++) n += guard[i] != FILL;
@@ -149,7 +150,8 @@ static void report(Check *c, const Exact *x, const Split *s, const Seen *all) {
                 bad, r->world, first, why);
 }
 
-/* Runs a call, and returns whether the results of all ranks are correct. `all` [world] receives each rank's faults. */
+/* Runs a call, and returns whether the results on all ranks are correct. `all` [world] receives each rank's
+ * faults. */
 static bool is_right(Check *c, const Exact *x, const Split *s, Seen *all) {
     char what[160];
     describe(x, s, what, sizeof what);
@@ -207,7 +209,7 @@ static bool is_of_variant(const Check *c, const Collective *of) {
     return strstr(variant, "Ring") && of->kind != COMM_ALL_TO_ALL && of->kind != COMM_SEND;
 }
 
-/* Checks all collectives with one size in one split. Stops when the time is up, unless `always` is true.
+/* Checks all collectives with one size in one split. Unless `always` is true, stops when the time is up.
  * Returns whether all collectives were checked. */
 static bool check_size(Check *c, const Split *s, int64_t count, bool always) {
     for (int k = 0; k < N_COLLECTIVES; k++)
@@ -222,7 +224,7 @@ static bool check_size(Check *c, const Split *s, int64_t count, bool always) {
     return true;
 }
 
-/* Checks one size in all splits. A verdict requires this check, so the time limit does not apply to it. */
+/* Checks one size in all splits. The time limit does not apply, because a verdict requires this check. */
 static void check_first(Check *c) {
     for (int s = 0; s < c->n_splits; s++) check_size(c, &c->split[s], FIRST_COUNT, true);
 }

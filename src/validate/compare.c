@@ -29,10 +29,10 @@ static Change compare_rates(const Metric *ours, const Metric *theirs, double err
     return of.low > 1 + allow ? FASTER : SAME;
 }
 
-/* Returns the error probability for each of n metrics, so that their total error is at most INTERVAL_ERROR (the
- * Bonferroni correction). */
+/* Returns the error probability per metric for which the total error probability of n metrics is at most
+ * INTERVAL_ERROR (the Bonferroni correction). */
 static double error_of_one(int n) {
-    /* the smallest error that OUTCOME_ROUNDS samples allow */
+    /* the smallest error probability that OUTCOME_ROUNDS samples allow */
     const double most = ldexp(1, 1 - OUTCOME_ROUNDS);
     return fmax(INTERVAL_ERROR / n, 2 * most);
 }
@@ -69,7 +69,7 @@ static void limit_rates(Outcome *r, const char *stage, const char *first, int n,
 /* ---- the last good run ---- */
 
 enum { WHY = 200, MOST_MIB = 64 };
-static const double MOST_RATE = 1e18; /* an upper limit, so that sums of rates are finite */
+static const double MOST_RATE = 1e18; /* an upper limit on a rate, so that sums of rates are finite */
 
 static bool is_object_of_texts(const json_t *object) {
     const char *name;
@@ -213,8 +213,8 @@ static const char *kind_of(const char *transport) {
     return stage_is_nccl(transport) ? "with NCCL" : "through host memory";
 }
 
-/* Checks the properties of the machine that affect rates. Reports written by earlier versions lack the
- * members `device` and `transport`. */
+/* Checks that the properties of the machine that affect rates are equal. Reports written by earlier versions
+ * lack the members `device` and `transport`. */
 static bool may_compare_rates(const Validation *a, const Outcome *r, const json_t *good, char why[WHY]) {
     const char *device = DeviceOption_spellings[a->options->config->device],
                *their_device = json_string_value(json_object_get(a->good, "device")),

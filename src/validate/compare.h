@@ -1,5 +1,5 @@
-/* Compares a stage with the last good run, and with the same stage on a second NCCL library. The results are
- * added to the stage's evidence. */
+/* Compares a stage with the last good run, and with the same stage on a second NCCL library. The stage's
+ * evidence receives the results. */
 #pragma once
 
 #include "base/statistics.h"
@@ -23,10 +23,10 @@ int compare_least(int n_rates);
 typedef struct RateClass {
     char name[32];
     Interval ratio;
-    bool known; /* whether there are enough samples for an interval */
+    bool known; /* whether the number of samples suffices for an interval */
 } RateClass;
 enum { RATE_CLASSES = 16 };
-/* Computes the classes, and returns their number, or 0 if there is no library B. */
+/* Computes the ratios of all classes. Returns the number of classes, or 0 if there is no library B. */
 int compare_classes(const ValidateRow *, RateClass out[RATE_CLASSES]);
 /* Formats a class's result: "B is equal to A within 9 %", or "B is 12 % slower than A". */
 void compare_class_text(const RateClass *, Str *out);

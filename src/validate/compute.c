@@ -1,12 +1,11 @@
 /* Tests GEMMs on integers. Partial sums in the accumulator are exact in any order, so each result has one
- * correct value: the integer sum, rounded once to the result's type. Device i computes its own block i, and
- * the block of device i + 1, its neighbour. The host of device i computes block i.
+ * correct value: the integer sum, rounded once to the result's type. Device i computes block i and the block of
+ * its neighbour, device i + 1. The host of device i also computes block i.
  *
- * The first result of each block is checked bitwise. The device's own block is compared with the host's
- * result. The hash of the neighbour's block is compared with the hash from the neighbour's host. The device
- * then repeatedly computes both blocks and checks each result: it adds the negative of the correct result and
- * counts the zeros. The device is never idle, and every result is checked. The host reads only results that
- * differ. */
+ * The first result of each block is checked bitwise: the device's own block is compared with the host's result,
+ * and the hash of the neighbour's block with the hash from the neighbour's host. The device then repeatedly
+ * computes both blocks and checks each result: it adds the negative of the correct result and counts the zeros.
+ * The device is never idle, and every result is checked. The host reads only results that differ. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -44,14 +43,14 @@ enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
 typedef struct Block {
     int8_t *x, *w;   /* [n, K] */
     int32_t *y;      /* [n, n]: the exact result of the device's own block */
-    int8_t *x8, *w8; /* values up to 4, so that FP8 sums of 128 terms fit into 14 bits */
+    int8_t *x8, *w8; /* values of at most 4, so that FP8 sums of 128 terms fit into 14 bits */
     int32_t *y8;
 } Block;
 
 typedef struct Compute {
     StageRank *r;
     int64_t n; /* number of rows of each operand */
-    int batch; /* number of results that are compared before the host reads the counts */
+    int batch; /* number of results that the device compares before the host reads the counts */
     Block block[BLOCKS];
     /* the following members describe device memory, for one type */
     Tensor x[BLOCKS], w[BLOCKS], negative[BLOCKS]; /* negative: the negated correct results */
@@ -278,8 +277,8 @@ static void compare_with_host(Compute *c, int type, Found *f) {
     c->gemms += BLOCKS;
 }
 
-/* Computes both blocks until end_ns. A rank that has found a wrong result continues. If this rank stopped, it
- * would wait for the other ranks beyond the deadline, and those ranks would be reported instead. */
+/* Computes both blocks until end_ns. A rank that has found a wrong result continues. If it stopped, it would
+ * wait for the other ranks beyond the deadline, and those ranks would be reported instead. */
 static void repeat(Compute *c, int type, int64_t end_ns, Found *f) {
     int64_t counts[MOST_BATCH];
     const int64_t n = c->n * c->n;

@@ -21,7 +21,7 @@ typedef struct Component {
 typedef struct Finding {
     Component named[MOST_NAMED];
     int n;
-    bool of_all; /* the finding concerns all ranks, so any component can be the cause */
+    bool of_all; /* the finding is about all ranks, so any component can be the cause */
 } Finding;
 
 static void name(Finding *f, Kind kind, int a, int b) {
@@ -37,7 +37,7 @@ static void name_ranks(Finding *f, const char *suspect) {
     }
 }
 
-/* Reads a finding. The driver counts as a part of the host, although every rank reports the driver. */
+/* Reads a finding. The driver counts as part of the host, although every rank reports a driver. */
 static Finding read_finding(const char *suspect, int stage, bool is_b, int ranks) {
     Finding f = {.n = 0};
     int a, b;

@@ -1,5 +1,5 @@
 /* Runs drills in child worlds: one rank does not start an operation, or exits while the others continue. The
- * fault must abort the run within 10 s, and the report must name that rank. Opening devices and NCCL
+ * fault must abort the run within 10 s, and the report must name the faulty rank. Opening devices and NCCL
  * communicators can take longer even without a fault, so the short deadline applies only after the first
  * operation. */
 #include "validate/hang.h"
@@ -22,7 +22,7 @@ typedef struct Drill {
     bool dies; /* if true, the victim exits; otherwise, it sleeps */
     Config config;
     int victim;
-    int64_t start_ns; /* when the process started */
+    int64_t start_ns; /* time at which the process started */
     int64_t fault_ns; /* time at which the victim should have joined the operation */
 } Drill;
 

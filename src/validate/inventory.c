@@ -1,6 +1,6 @@
-/* Describes the machine: devices and their state, links, versions of libraries, and the environment. The
- * facts that do not change between runs form the fingerprint of the machine. The functions that return the versions
- * of loaded libraries are looked up by name, so that this code also compiles without CUDA. */
+/* Describes the machine: devices and their state, links, versions of libraries, and the environment. Facts that
+ * do not change between runs form the fingerprint of the machine. The functions that return the versions of
+ * loaded libraries are looked up by name, so that this code also compiles without CUDA. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -112,8 +112,8 @@ static bool uses(const RankFacts *f, unsigned pid) {
     return false;
 }
 
-/* Returns whether a process on the GPU of `f` belongs to this run. In a container, the driver's process ids differ from
- * getpid(). A process then counts as part of this run if it uses the GPUs of all ranks. */
+/* Returns whether a process on the GPU of `f` belongs to this run. In a container, where the driver's process
+ * ids differ from getpid(), a process counts as part of this run if it uses the GPUs of all ranks. */
 static bool is_ours(const RankFacts *all, int n, const RankFacts *f, unsigned pid) {
     bool numbered = false, is_rank = false, everywhere = true;
     for (int i = 0; i < n; i++) {

@@ -13,6 +13,6 @@ LoadText load_text(const NvmlLoad *);
 
 /* Starts watching this rank's GPU. Returns NULL if the GPU cannot be watched. */
 NvmlWatch *load_watch(const StageRank *);
-/* Stops watching this rank's GPU, and adds an entry for each rank to the facts of the result. All ranks must
- * call this function. Returns an array [world], which the caller frees. */
+/* Stops watching this rank's GPU, and adds a fact for each rank to the result. All ranks must call this
+ * function. Returns an array [world], which the caller frees. */
 NvmlLoad *loads_of_ranks(const StageRank *, NvmlWatch *);

@@ -1,11 +1,12 @@
-/* Tests device memory with patterns: the host creates a pattern, and the device copies it to each block of a region.
- * The device then compares each block with the pattern, and the host reads the blocks that differ. The share of free
- * memory and the time for all patterns limit the region's size. An error is reported with its address.
+/* Tests device memory with patterns: the host creates a pattern, and the device copies it to each block of a
+ * region. The device then compares each block with the pattern, and the host reads the blocks that differ. The
+ * region's size is limited by the share of free memory and by the time for all patterns. An error is reported
+ * with its address.
  *
- * The comparison consists of ops that add the negated pattern as F32 and count the zeros. The sum of two
- * numbers is 0 only if they are opposite, so every word of a pattern must be a finite nonzero number. The
- * highest two exponent bits of a word differ, so the sums are not denormal. The pattern starts at a different
- * word in each of SHIFTS consecutive blocks, so that a write to the wrong block is detected. */
+ * To compare, ops add the negated pattern to a block as F32, and count the zeros. The sum of two numbers is 0
+ * only if they are opposite, so every word of a pattern must be a finite nonzero number. The highest two
+ * exponent bits of a word differ, so the sums are not denormal. The pattern starts at a different word in each
+ * of SHIFTS consecutive blocks, so that a write to the wrong block is detected. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -30,8 +31,8 @@ static uint32_t random_word(uint32_t at) {
     x = (x ^ x >> 13) * UINT32_C(0xc2b2ae35);
     return (x & ~LOWER) | (~x & UPPER) >> 1;
 }
-/* Returns a word in which one bit is set. As `at` increases, this bit walks over all bits except the exponent's highest
- * two. */
+/* Returns LOWER with one additional bit set. As `at` increases, the additional bit walks over all bits except
+ * the exponent's highest two. */
 static uint32_t walking_one(uint32_t at) { return LOWER | (at % 30 == 29 ? SIGN : UINT32_C(1) << at % 30); }
 static uint32_t fives(uint32_t at) { return UINT32_C(0x55555555) | (at & 0); }
 
@@ -66,7 +67,7 @@ typedef struct Region {
     char *at, *sum, *made, *negative;
     int64_t *counts;
     size_t block, bytes;    /* size of a block, and size of all blocks */
-    uint32_t *words, *back; /* in host memory; each is as large as a pattern */
+    uint32_t *words, *back; /* buffers in host memory, each as large as a pattern */
     int pattern;
     Seen seen;
 } Region;
@@ -96,7 +97,8 @@ static void release(const Region *g) {
 
 static size_t shift_of(const Region *g, size_t offset) { return offset / g->block % SHIFTS * SHIFT; }
 
-/* Reads device memory and records words that differ from `wanted`. Returns the number of these words. */
+/* Reads device memory, and records the words that differ from `wanted`. Returns the number of differing
+ * words. */
 static int64_t check_words(Region *g, const char *at, const uint32_t *wanted, size_t bytes, uint32_t flip) {
     int64_t wrong = 0;
     device_read(g->r->device, g->back, at, bytes);
@@ -169,8 +171,8 @@ static double seconds_of_block(const Region *g) {
     return (double)(clock_ns() - start) * 1e-9 / (double)n;
 }
 
-/* Measures the time for a pattern and for a block, and returns how much memory all patterns can cover within the
- * budget. */
+/* Measures the time for a pattern and for a block, and returns the number of bytes that all patterns can cover
+ * within the budget. */
 static size_t affordable(Region *g) {
     make_pattern(g, 0), write_block(g, 0), count_block(g, 0); /* a warm-up */
     device_wait(g->r->device);
@@ -178,7 +180,7 @@ static size_t affordable(Region *g) {
     make_pattern(g, 0);
     const double making = (double)(clock_ns() - start) * 1e-9, block = seconds_of_block(g),
                  blocks = (0.8 * g->r->in->seconds / N_PATTERNS - making) / block;
-    /* forgets the errors found here, because the patterns will find them again */
+    /* forgets the errors found so far, because the patterns will find them again */
     g->seen = (Seen){.address = g->seen.address};
     const size_t bytes = (blocks < 1 ? 1 : (size_t)blocks) * g->block;
     return bytes < g->bytes ? bytes : g->bytes;

@@ -95,7 +95,7 @@ void outcome_sample(Outcome *r, const char *unit, double sample, const char *nam
             return;
         }
         m = &r->metric[r->n_metrics++];
-        m->n = 0, m->roof = 0; /* this memory can contain values of an earlier attempt */
+        m->n = 0, m->roof = 0; /* the memory can contain values of an earlier attempt */
         snprintf(m->name, sizeof m->name, "%s", name);
         snprintf(m->unit, sizeof m->unit, "%s", unit);
     }

@@ -19,11 +19,11 @@ extern const char *const STAGE_VERDICTS[]; /* for example "PASS" */
 
 enum {
     OUTCOME_EVIDENCE = 24,
-    OUTCOME_METRICS = 1536, /* 5 metrics for each of 256 ranks, and some for the world */
-    OUTCOME_SAMPLES = 64, /* two runs of the stage, each with OUTCOME_ROUNDS rounds of at most two samples */
+    OUTCOME_METRICS = 1536, /* 5 metrics for each of 256 ranks, plus some for the world */
+    OUTCOME_SAMPLES = 64, /* two runs of the stage, with OUTCOME_ROUNDS rounds of at most two samples each */
     OUTCOME_ROUNDS = 16,
     OUTCOME_LIMITS = 24,
-    OUTCOME_FACTS = 1280, /* 4 facts for each of 256 ranks, and some for the world */
+    OUTCOME_FACTS = 1280, /* 4 facts for each of 256 ranks, plus some for the world */
     OUTCOME_HASHES = 64
 };
 
@@ -60,11 +60,12 @@ typedef struct Outcome {
     Err error; /* the reason why the stage could not run */
     double seconds;
     char doing[160], summary[240];
-    char transport[200]; /* the transport that the result depends on, or an empty text if there is none */
+    /* the transport on which the result depends, or an empty text if the result depends on none */
+    char transport[200];
     /* n_lost: number of pieces of evidence that did not fit */
     int n_evidence, n_metrics, n_limits, n_facts, n_hashes, n_lost;
     int devices;    /* inventory: number of devices of the --device kind that this process sees */
-    bool exclusive; /* no other process can use the devices until this process ends */
+    bool exclusive; /* whether no other process can use the devices until this process ends */
     Evidence evidence[OUTCOME_EVIDENCE];
     Metric metric[OUTCOME_METRICS];
     char limit[OUTCOME_LIMITS][200]; /* the properties that are not certified */
@@ -75,8 +76,8 @@ typedef struct Outcome {
 #define PRINTS(n) __attribute__((format(printf, n, n + 1)))
 /* Adds evidence. If the list is full, the new evidence replaces less severe evidence. */
 void outcome_add(Outcome *, StageVerdict, const char *suspect, const char *fmt, ...) PRINTS(4);
-/* Adds a limitation: something that is not certified. A repeated limitation is stored once. If the list of
- * facts, metrics or limitations is full, a limitation records this. */
+/* Adds a limitation, which states what is not certified. A repeated limitation is stored once. If the list of
+ * facts, metrics or limitations is full, a limitation states that the list is full. */
 void outcome_limit(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_fact(Outcome *, bool lasting, const char *name, const char *fmt, ...) PRINTS(4);
 void outcome_doing(Outcome *, const char *fmt, ...) PRINTS(2);
@@ -84,8 +85,8 @@ void outcome_sum_up(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_hash(Outcome *, uint64_t hash, const char *name);
 #undef PRINTS
 bool outcome_has_limit(const Outcome *, const char *limit);
-/* Adds a sample to the metric with this name, and creates the metric if necessary. Samples beyond
- * OUTCOME_SAMPLES are dropped. */
+/* Adds a sample to the metric `name`, which is created if necessary. Samples beyond OUTCOME_SAMPLES are
+ * dropped. */
 void outcome_sample(Outcome *, const char *unit, double sample, const char *name);
 /* Sets the roof of a metric that has samples. 0 means that the roof is unknown. */
 void outcome_roof(Outcome *, double roof, const char *name);

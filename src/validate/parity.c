@@ -16,11 +16,12 @@
 #include "parity/sweep.h"
 #include "validate/stage.h"
 
-/* The list begins with one layout of each kind of parallelism. Variants, combinations of two kinds, and other lanes
- * follow. */
+/* The list begins with one layout of each kind of parallelism. Variants, combinations of two kinds of
+ * parallelism, and other lanes follow. */
 typedef struct Candidate {
-    const char *golden, *lane, *options; /* the letter F is replaced by 4, or by 2 if there are two ranks */
-    int ranks;                           /* minimum number of ranks */
+    /* in `options`, the letter F is replaced by 4, or by 2 if there are two ranks */
+    const char *golden, *lane, *options;
+    int ranks; /* minimum number of ranks */
 } Candidate;
 
 #define TP    "--tensor-model-parallel-size "
@@ -186,8 +187,8 @@ static void finish(const StageInput *in, const Tally *t) {
                       ranks, stage_world(in));
 }
 
-/* Sweeps as many cells as the time allows, at least 2. The first sweep measures the time for a cell. On GPUs, a sweep
- * has one cell, so that the report can name the cell that ended the process. */
+/* Sweeps as many cells as the time allows, but at least 2. The first sweep measures the time for a cell. On
+ * GPUs, each sweep has one cell, so that the report can name the cell that ended the process. */
 static Err sweep_all(const StageInput *in, const char *const *dirs) {
     const int64_t start = clock_ns();
     const double guess_s = 1.5;
@@ -231,7 +232,7 @@ static Err check_golden(const char *root) {
     return e;
 }
 
-/* In an installation, the program is in bin/; in the source tree it is in build/PRESET/ or a subfolder. */
+/* In an installation, the program is in bin/; in the source tree, it is in build/PRESET/ or a subfolder. */
 static char *near_program(void) {
     static const char *const PLACES[] = {"../share/isotron/golden", "../../golden", "../../../golden"};
     char program[PATH_MAX];

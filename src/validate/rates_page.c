@@ -16,7 +16,7 @@ static const double MOST_SHARE = 2;
 typedef struct Rate {
     const ValidateRow *row;
     const Metric *of[2]; /* rates with library A and library B; NULL if there is no rate */
-    double roof, good;   /* 0 if not known */
+    double roof, good;   /* 0 if the rate is not known */
 } Rate;
 
 typedef struct RatesPage {
@@ -108,7 +108,7 @@ static void put_rate(RatesPage *p, const Rate *r, Str *out) {
     str_puts(out, "</tr>\n");
 }
 
-/* Writes a library's name, or the only column's name. */
+/* Writes the name of a column, which is a library unless there is only one column. */
 static void put_name(const RatesPage *p, int i, Str *out) {
     if (p->two) str_printf(out, "%c: ", "AB"[i]);
     xml_text(out, p->two ? p->a->nccl_name[i] : "median");

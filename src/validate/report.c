@@ -35,7 +35,7 @@ StageVerdict validate_verdict(const Validation *a) {
 
 /* ---- the command that repeats a stage ---- */
 
-/* Returns whether the command that repeats a stage omits this option and its value. */
+/* Returns whether the command that repeats a stage omits the given option and its value. */
 static bool is_left_out(const char *word) {
     static const char *const NAMES[] = {"--only", "--json", "--junit", "--html"};
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
@@ -98,7 +98,7 @@ void validate_print_row(const Validation *a, const ValidateRow *row, Str *out) {
     str_puts(out, "\n");
 }
 
-/* Prints what a stage does not certify. Entries that libraries A and B have in common are printed once. */
+/* Prints the limitations of a stage. Limitations that libraries A and B have in common are printed once. */
 static void print_limits(const ValidateRow *row, const char *indent, Str *out) {
     const Outcome *a = row->a, *b = row->b;
     for (int i = 0; i < a->n_limits; i++) str_printf(out, "%snot certified: %s\n", indent, a->limit[i]);
@@ -131,8 +131,8 @@ static void print_libraries(const Validation *a, Str *out) {
     for (int i = 0; i < STAGES; i++) print_classes(&a->row[i], out);
 }
 
-/* Returns why a stage has no verdict, or NULL if it has one. A stage states the reason in evidence without a
- * suspect. */
+/* Returns the reason why a stage has no verdict, or NULL if it has a verdict. A stage states the reason in
+ * evidence without a suspect. */
 static const char *why_none(const ValidateRow *row) {
     if (!row->a) return "--only leaves it out";
     const StageVerdict v = verdict_of(row);

@@ -22,8 +22,8 @@ static const Roof ITEMS[] = {{"copy", "GB/s", F32, true, true},
                              {"GEMM fp16", "GFLOP/s", F16, false, false}};
 enum { N_ITEMS = sizeof ITEMS / sizeof *ITEMS };
 
-/* The lowest accepted fraction of the vendor's rate, and of the median of all devices. The power limit determines the
- * clocks during a GEMM: four healthy H100 of one host differed by 6 %. */
+/* The lowest accepted fraction of the vendor's rate, and of the median of all devices. The power limit
+ * determines the clocks during a GEMM: the rates of four healthy H100 in one host differed by 6 %. */
 static const double LEAST_COPY = 0.7, LEAST_GEMM = 0.6, LEAST_COPY_OF_SIBLINGS = 0.95,
                     LEAST_GEMM_OF_SIBLINGS = 0.9;
 
@@ -90,8 +90,8 @@ static void finish(const StageRank *r, bool gpu, const NvmlLoad *load, int round
         outcome_limit(r->out, "roofs: the stated rates of this GPU, because they are not known");
 }
 
-/* Returns whether more rounds are needed for a comparison with a good run. On GPUs, these rounds are also performed
- * without a good run, because a later run may be compared with this one. */
+/* Returns whether more rounds are needed for a comparison with a good run. On GPUs, these rounds also run
+ * without a good run, because a later run may be compared with this run. */
 static bool needs_more(const StageRank *r, bool gpu, int rounds) {
     int rates = 0;
     for (int i = 0; i < N_ITEMS; i++) rates += gpu ? r->world : ITEMS[i].on_cpu;
@@ -130,7 +130,7 @@ static Err on_rank(StageRank *r) {
 }
 
 Err stage_roofs(const StageInput *in) {
-    static const double LEAST_S = 5; /* duration of a round on a CPU */
+    static const double LEAST_S = 5; /* duration of a round on a CPU, in seconds */
     if (stage_on_gpu(in) || in->seconds >= LEAST_S) return stage_on_ranks(in, on_rank);
     outcome_limit(in->out, "roofs: a CPU needs %.0f s to measure them, but only %.1f s are left", LEAST_S,
                   in->seconds);

@@ -1,6 +1,6 @@
-/* Runs the stages in a separate process, unless a launcher has started several processes. With two NCCL libraries,
- * each library has a separate process. Stages that depend on the library run in the order A B, or A B B A if they
- * measure rates. */
+/* Runs the stages in a separate process, unless a launcher has started several processes. If there are two NCCL
+ * libraries, each library has a separate process. Stages that depend on the library run in the order A B, or A
+ * B B A if they measure rates. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -33,10 +33,12 @@ static const ValidateRow ROWS[] = {
 #include "validate/stages.def"
 };
 
-/* DEADLINE_S: number of seconds that a collective waits for a member, unless an option sets this number. */
+/* DEADLINE_S: unless an option sets another deadline, a collective waits this number of seconds for a
+ * member. */
 enum { DEADLINE_S = 20, SLACK_S = 30 };
 static const double LEAST_SWEEP_S = 0.7, LEAST_GPU_SWEEP_S = 7, LEAST_VARIANT_S = 0.1;
-/* Time to open and close GPUs and NCCL: in the process that the stages share, and in each drill of `hang`. */
+/* The seconds that it takes to open and close GPUs and NCCL, in the process that the stages share, and in a
+ * drill of `hang`. */
 static const double OPENING_S = 6.5, DRILL_OPENING_S = 13;
 
 /* A turn: one run of a stage with one library. Turns are in memory that the processes share. */
@@ -50,12 +52,12 @@ typedef struct Runner {
     const ValidateOptions *options;
     Turn *turn[2];  /* the current turns of library A and library B */
     bool exclusive; /* as in StageInput */
-    /* processes of earlier stages, with open devices and an open library, or NULL if there is none */
+    /* the processes of earlier stages, with open devices and an open library; NULL if there is none */
     Isolation *kept[2];
     JobWatch watch; /* watches all processes */
     Validation *a;
     bool is_live;     /* whether stderr is a terminal, so that a line shows the current stage */
-    int64_t shown_ns; /* time at which the line was written, or 0 if the line is hidden */
+    int64_t shown_ns; /* time at which the progress line was written, or 0 if the line is hidden */
 } Runner;
 
 /* ---- the progress line ---- */
@@ -110,8 +112,8 @@ static void load(void *arg) {
     l->done = true;
 }
 
-/* Loads the library in a separate process, because loading a file that is not NCCL can have any effect. `version` is
- * empty after an error. */
+/* Loads the library in a separate process, because loading a file that is not NCCL can have any effect. If
+ * there is an error, `version` is empty. */
 static Err load_alone(Runner *x, const char *file, char version[VERSION]) {
     enum { LIMIT_S = 60 };
     Loading *l = isolated_memory(sizeof *l);
@@ -150,7 +152,7 @@ static void name_library(Runner *x, const StageInput *in, char *out, size_t n) {
              in->variant ? in->variant : "");
 }
 
-/* Records that the process of the stage has crashed or had to be killed. */
+/* Records that the stage's process crashed or had to be killed. */
 static void note_crash(Runner *x, const Turn *t, const Isolated *i, double limit) {
     Outcome *out = t->in.out;
     const Blame b = isolated_blame(i);
@@ -174,8 +176,8 @@ static void end_kept(Runner *x, bool is_b) {
     x->kept[is_b] = NULL;
 }
 
-/* Runs a turn in the kept process. If this process has ended since the previous stage, the current stage is not at
- * fault, and a new process runs the turn. */
+/* Runs a turn in the kept process. If the kept process has ended since the previous stage, the current stage is
+ * not at fault, and a new process runs the turn. */
 static Isolated run_kept(Runner *x, bool is_b, double limit) {
     if (!x->kept[is_b]) x->kept[is_b] = isolation_new(take_turn, x->turn[is_b]);
     Isolated i = isolation_run(x->kept[is_b], limit, &x->watch);
@@ -184,8 +186,8 @@ static Isolated run_kept(Runner *x, bool is_b, double limit) {
     return isolation_run(x->kept[is_b], limit, &x->watch);
 }
 
-/* Returns the number of seconds after which a stage is killed. Drills of `hang` have separate limits. The
- * stage must judge the drills, so the stage's limit is longer. */
+/* Returns the number of seconds after which a stage is killed. The drills of `hang` have separate limits. The
+ * limit for the stage `hang` is longer, because the stage must judge the drills. */
 static double limit_of(const Turn *t) {
     const StageInput *in = &t->in;
     const double most = t->stage == STAGE_hang ? hang_most_seconds(in->exclusive)
@@ -200,8 +202,8 @@ static void end_turn(Runner *x, Turn *t, Isolated *i) {
     str_free(&i->said);
 }
 
-/* Runs a turn. Opening GPUs and NCCL needs seconds, so stages share a process. A new environment, or a stage that
- * forks, needs a new process. */
+/* Runs a turn. Opening GPUs and NCCL takes seconds, so stages share a process. A new environment, or a stage
+ * that forks, needs a new process. */
 static void run_turn(Runner *x, bool is_b, bool in_new) {
     Turn *t = x->turn[is_b];
     x->a->now = &t->out;
@@ -247,7 +249,7 @@ static void set_or_clear(const char *name, const char *value) {
         unsetenv(name);
 }
 
-/* If a stage cannot run, its verdict is FAIL, because an earlier stage was able to open devices and
+/* The verdict of a stage that cannot run is FAIL, because an earlier stage was able to open devices and
  * libraries. */
 static void note_error(const Turn *t) {
     Outcome *out = t->in.out;
@@ -271,8 +273,8 @@ static void add_outcome(const Turn *t, Outcome *to) {
     outcome_merge(to, &t->out);
 }
 
-/* Runs one turn and adds the result to the row. If `v` is NULL, the environment is unchanged. Returns whether the
- * turn ended. Returns false after a signal. */
+/* Runs one turn and adds the result to the row. If `v` is NULL, the environment is unchanged. Returns whether
+ * the turn ended, and false after a signal. */
 static bool add_turn(Runner *x, int stage, bool is_b, double seconds, const Variant *v, Outcome *to) {
     if (x->a->signal) return false;
     Turn *t = next_turn(x, stage, is_b, seconds);
@@ -286,7 +288,7 @@ static bool add_turn(Runner *x, int stage, bool is_b, double seconds, const Vari
 }
 
 /* Runs as many of NCCL's combinations of algorithm and protocol as time allows, and at least one if `seconds` is not
- * 0. Each combination needs a new process, whose start counts as part of the time. */
+ * 0. Each combination needs a new process, and the time to start the process counts. */
 static void sweep_variants(Runner *x, int stage, bool is_b, double seconds, Outcome *to) {
     static const Variant VARIANTS[] = {{"Ring", "LL"},     {"Ring", "LL128"},     {"Tree", "Simple"},
                                        {"Ring", "Simple"}, {"Tree", "LL"},        {"Tree", "LL128"},
@@ -347,8 +349,9 @@ static const char *order_of(const Runner *x, int stage) {
     return stage == STAGE_speed || stage == STAGE_training ? "abba" : "ab";
 }
 
-/* Runs the turns of a stage. If a turn did not end, more turns with the same library are skipped, because they would
- * reach the time limit again. The second pair of turns is skipped if the first pair has used the time for both. */
+/* Runs the turns of a stage. If a turn did not end, more turns with the same library are skipped, because they
+ * would reach the time limit again. The second pair of turns is skipped if the first pair has used the time for
+ * both pairs. */
 static void run_stage(Runner *x, ValidateRow *row, int stage, double all_seconds) {
     static const double MOST_OF_A_PAIR = 0.75;
     const char *order = order_of(x, stage);
@@ -367,7 +370,7 @@ static void run_stage(Runner *x, ValidateRow *row, int stage, double all_seconds
     }
 }
 
-/* Opens the devices and library B before B's first stage, so that the stage's time is not used for this.
+/* Opens the devices and library B before B's first stage, so that opening them takes no time from the stage.
  * Errors are ignored, because they will occur again in the stage. */
 static void open_b(Runner *x, int stage) {
     if (!compares_libraries(x->options, stage) || x->kept[true] || x->exclusive || comm_processes() > 1)
@@ -384,7 +387,7 @@ static Err check_names(const ValidateOptions *o) {
     return text_list_check(&o->only, "only", names, STAGES);
 }
 
-/* Returns why a stage cannot run here, or NULL if it can. */
+/* Returns the reason why a stage cannot run on this machine, or NULL if it can run. */
 static const char *obstacle(const ValidateOptions *o, const ValidateRow *row) {
     if (config_ranks(o->config) < row->least_ranks) return "it needs 2 ranks, and there is 1";
     if (comm_processes() > 1 && row->starts_processes)
@@ -401,8 +404,8 @@ static bool any_ran(const Validation *a) {
     return any;
 }
 
-/* Returns the time for a stage in seconds. Processes under a launcher have different clocks but need equal
- * budgets. Such processes ignore `gone`, the elapsed seconds, and count all stages as remaining. */
+/* Returns the time for a stage in seconds. Under a launcher, processes have different clocks but need equal
+ * budgets, so they ignore `gone` (the elapsed seconds) and count all stages as remaining. */
 static double budget(const Runner *x, const Validation *a, int stage, double gone) {
     const ValidateOptions *o = x->options;
     const bool by_clock = comm_processes() == 1, gpu = o->config->device == ON_CUDA,
@@ -450,10 +453,10 @@ static void print_row(const Validation *a, const ValidateRow *row) {
 }
 
 /* Under a launcher, this function runs in a separate thread when a signal arrives during a stage. If one
- * process ends, the other processes report the loss of this process as a fault, and the launcher ends them.
+ * process ended, the other processes would report its loss as a fault, and the launcher would end them.
  * Processes that do not write the report therefore wait for the process that writes it. */
 static void report_interrupt(void *validation) {
-    enum { REPORT_S = 1 }; /* longer than rank 0 needs */
+    enum { REPORT_S = 1 }; /* longer than rank 0 needs to write the report */
     Validation *a = validation;
     if (a->stage == STAGES) return;
     if (!a->is_heard) {
@@ -500,7 +503,8 @@ static Err run_row(Runner *x, Validation *a, int stage) {
         open_b(x, stage);
         run_turns(x, row, stage, budget(x, a, stage, a->seconds + (double)(clock_ns() - a->stage_ns) * 1e-9));
         hide(x);
-        if (row->a->error.code && !any_ran(a)) return row->a->error; /* probably an error in the options */
+        /* the cause is probably an error in the options */
+        if (row->a->error.code && !any_ran(a)) return row->a->error;
         if (a->signal) note_interrupt(row, a->now->doing);
         if (!a->signal) compare_with_good(a, row);
         if (!a->signal && row->b) compare_libraries(a, row);
@@ -527,7 +531,7 @@ static Err look_at_devices(Runner *x, Config *c) {
 
 /* ---- checks before the first stage ---- */
 
-/* Names two libraries by their versions or, if these are equal, by their files. */
+/* Names the two libraries by their versions or, if the versions are equal, by their files. */
 static Err check_libraries(Runner *x, Validation *a) {
     const ValidateOptions *o = x->options;
     const char *const files[] = {o->config->nccl_library, o->nccl_b};

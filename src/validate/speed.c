@@ -1,11 +1,11 @@
 /* Measures speed between ranks: the bus bandwidth of collectives, the bandwidth of each pair of ranks in both
- * directions, and how long each rank needs for equal work (its arrival). Each round samples all of these, so
- * that slow changes of the machine affect all of them equally. A pair or a rank is slow if the entire
+ * directions, and the time that each rank needs for equal work (its arrival). Each round samples all three
+ * quantities, so that slow changes of the machine affect them equally. A pair or a rank is slow if the entire
  * confidence interval of its median (base/statistics.h) is below a fraction of the upper quartile of its
- * siblings. In a world of two ranks, the only sibling is the other direction of the link, or the arrival of
- * the other rank. In this case, the interval must be below a fraction of the sibling's entire interval. If
- * all links of a rank are slow, the rank is the suspect; otherwise, the suspect is the link. If all links of
- * the world are slow, the comparison with their roof (links_roof.h) detects this. */
+ * siblings. In a world of two ranks, the only sibling is the other direction of the link, or the arrival of the
+ * other rank. The interval must then be below a fraction of the sibling's entire interval. If all links of a
+ * rank are slow, the rank is the suspect; otherwise, the suspect is the link. The comparison with the links'
+ * roof (links_roof.h) detects if all links in the world are slow. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ typedef struct Speed {
 static const char *const ROOFED[] = {"all_reduce", "all_gather"};
 enum { N_ROOFED = sizeof ROOFED / sizeof *ROOFED };
 
-/* Links and ranks that were slow in every measurement so far, and the rates of their siblings. */
+/* The links and ranks that were slow in every measurement so far, and the rates of their siblings. */
 typedef struct Slow {
     bool link[MOST_PAIRED * MOST_PAIRED], rank[EXACT_RANKS]; /* [from * world + to] */
     /* the bus bandwidth is too far below the roof (links_are_slow) */
@@ -158,8 +158,8 @@ static int least_samples(const Speed *s) {
     return (int)interval_least(INTERVAL_ERROR / (s->r->world * (s->r->world - 1)));
 }
 
-/* Returns whether this world has used less than `seconds`. The limits below keep two worlds within the time after
- * which run.c ends a stage. */
+/* Returns whether this world has used less than `seconds`. The callers' limits keep two worlds within the time
+ * after which run.c ends a stage. */
 static bool is_within(const Speed *s, double seconds) {
     return stage_has_time(s->r, seconds / s->r->in->seconds);
 }
@@ -178,8 +178,8 @@ static bool has_time(const Speed *s) {
 
 static bool has_time_for_another_world(const Speed *s) { return is_within(s, s->r->in->seconds + 15); }
 
-/* Returns whether there is time for another round. A very slow link or rank must be identified, so links and
- * ranks are measured for longer than collectives. A second world may use as much time as the first world. */
+/* Returns whether there is time for another round. Links and ranks are measured for longer than collectives, so
+ * that even a very slow link or rank is identified. A second world may use as much time as the first world. */
 static bool has_time_to_name(const Speed *s) {
     return s->second ? has_time_for_another_world(s) : is_within(s, 2 * s->r->in->seconds + 20);
 }
@@ -357,8 +357,8 @@ static void report_roof(const Speed *s, const Slow *slow) {
 
 static size_t bytes_of(const Speed *s) { return s->most > s->message ? s->most : s->message; }
 
-/* Writes the memory before the measurement. Pages that were never written may all map to one page of zeros,
- * and would be read faster. */
+/* Writes the memory before the measurement, because pages that were never written may all map to one page of
+ * zeros, which would be read faster. */
 static void touch(const Speed *s, char *at) {
     char *filled = mem_alloc(bytes_of(s));
     memset(filled, 1, bytes_of(s));
@@ -389,15 +389,15 @@ static void release(const Speed *s) {
     device_release(d, s->work, 3 * tensor_bytes(&s->w));
 }
 
-/* Measures everything in newly allocated memory, and clears the entries of `slow` for which this measurement
- * is not slow. Returns whether any entry is left. */
+/* Measures everything in newly allocated memory, and clears the entries of `slow` for which this measurement is
+ * not slow. Returns whether `slow` still has any entry. */
 static bool measure(Speed *s, Slow *slow) {
     StageRank *r = s->r;
     const int n = r->world;
     allocate(s);
     if (r->out) r->out->n_metrics = 0;
     for (s->round = 0; s->round <= OUTCOME_ROUNDS; s->round++) {
-        sample_all(s, s->round > 0); /* the first round is not kept, because it opens the groups */
+        sample_all(s, s->round > 0); /* the first round is discarded, because it opens the groups */
         if (s->round * ROUND_SAMPLES < least_samples(s) ? !has_time_to_name(s) : !has_time(s)) break;
     }
     bool any = false;
@@ -446,7 +446,7 @@ static void finish(const Speed *s, const Slow *slow) {
 typedef struct Passes {
     Slow slow;
     int pass;
-    bool again; /* rank 0 sets it */
+    bool again; /* rank 0 sets the state */
 } Passes;
 
 static Err on_rank(StageRank *r) {

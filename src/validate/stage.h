@@ -7,11 +7,11 @@
 
 typedef struct StageInput {
     const ValidateOptions *options;
-    Config config; /* options, with this run's number of ranks, library and deadline */
+    Config config; /* the options, with this run's number of ranks, library and deadline */
     double seconds;
     Outcome *out;
     const char *variant; /* collectives: the algorithm and protocol of NCCL; NULL if NCCL chooses them */
-    bool exclusive;      /* only one process at a time can use a device */
+    bool exclusive;      /* whether only one process at a time can use a device */
     void *state;         /* owned by the stage, and shared by all its worlds in this process */
 } StageInput;
 
@@ -43,12 +43,12 @@ Err stage_on_ranks(const StageInput *, Err (*fn)(StageRank *));
 int stage_world(const StageInput *);
 bool stage_on_gpu(const StageInput *);
 
-/* The following functions exchange data between all ranks, through the host. All ranks must call these
- * functions. */
+/* stage_gather, stage_reduce and stage_barrier exchange data between all ranks through the host. All ranks must
+ * call these functions. */
 void stage_gather(const StageRank *, const void *mine, void *all, size_t bytes); /* all: [world] */
 double stage_reduce(const StageRank *, CommReduction, double);
 void stage_barrier(const StageRank *);
-/* Returns whether less than this fraction of the budget has passed. Rank 0 decides for all ranks. */
+/* Returns whether less than the given fraction of the budget has passed. Rank 0 decides for all ranks. */
 bool stage_has_time(const StageRank *, double fraction);
 /* Describes what the stage is doing. Only rank 0 records the description. */
 #define STAGE_DOING(r, ...) ((r)->out ? outcome_doing((r)->out, __VA_ARGS__) : (void)0)
@@ -58,7 +58,7 @@ typedef struct Suspect {
 } Suspect;
 /* Returns "GPU 2 (rank 2)", or "rank 2" on a CPU. */
 Suspect stage_suspect(const StageRank *, int rank);
-/* Returns whether a transport, which rank_open_device has described, is NCCL. */
+/* Returns whether a transport, as described by rank_open_device, is NCCL. */
 bool stage_is_nccl(const char *transport);
 /* Records in the stage's result that the result depends on the transport. */
 void stage_note_transport(const StageRank *);

@@ -23,7 +23,7 @@ typedef struct Training {
     Config config;
 } Training;
 
-/* The steps of one run. All members except the times have equal values on all ranks. */
+/* The steps of one run. All members except the times are equal on all ranks. */
 typedef struct Steps {
     int64_t n;
     double loss[MOST_STEPS], norm[MOST_STEPS], seconds[MOST_STEPS];
@@ -164,7 +164,8 @@ static void judge_determinism(const StageRank *r, const Steps *a, const Steps *b
     }
 }
 
-/* Judges whether the speed drifts. Ignores the first step, because it is the first to access the memory. */
+/* Judges whether the speed drifts. Ignores the first step, which is slower because it is the first to access
+ * the memory. */
 static void judge_drift(const StageRank *r, const Steps *s) {
     static const double MOST = 1.05;
     const int64_t third = (s->n - 1) / 3;
@@ -204,7 +205,7 @@ static Err on_rank(StageRank *r) {
     Steps *a = mem_zero(2, sizeof *a), *b = a + 1;
     Err e = make_config(r->in, arena, &t);
     stage_note_transport(r);
-    rank_free_device(r->comm, r->device); /* each training run opens the device again */
+    rank_free_device(r->comm, r->device); /* each of the two training runs opens the device again */
     if (!e.code) e = train(r, &t, 0, a);
     if (!e.code && a->n) e = train(r, &t, a->n, b);
     if (!e.code && a->n && b->n && r->out) {

@@ -1,14 +1,15 @@
-/* An acceptance test for a machine, a driver or an NCCL library. Stages (stages.def) run one after the other. Each
- * stage has a verdict, evidence, and a suspect for each fault. Stages share a child process, so that a crash or a
- * hang of a library ends only the current stage. After a failed stage, the next stage gets a new process. Variants of
- * NCCL, and stages that start processes, always get a new process, except parity on GPUs. A second NCCL library runs
- * in a second child process. If a launcher has started several processes, all stages run in these processes.
+/* An acceptance test for a machine, a driver or an NCCL library. Stages (stages.def) run one after the other.
+ * Each stage has a verdict, evidence, and a suspect for each fault. Stages share a child process, so that a
+ * crash or a hang of a library ends only the current stage. After a failed stage, the next stage gets a new
+ * process. Variants of NCCL, and stages that start processes, always get a new process; the exception is parity
+ * on GPUs. A second NCCL library runs in a second child process. If a launcher has started several processes,
+ * all stages run in these processes.
  *
- *   PASS          everything that was tested is correct
- *   INCONCLUSIVE  nothing could be tested, or the results vary too much for a verdict
- *   INTERRUPTED   SIGINT, SIGTERM or SIGHUP ended the run before the stage finished
- *   DEGRADED      correct, but slower than it should be, or changed since the last good run
- *   FAIL          wrong
+ *   PASS          Everything that was tested is correct.
+ *   INCONCLUSIVE  Nothing could be tested, or the results vary too much for a verdict.
+ *   INTERRUPTED   SIGINT, SIGTERM or SIGHUP ended the run before the stage finished.
+ *   DEGRADED      The results are correct, but slower than they should be, or changed since the last good run.
+ *   FAIL          The results are wrong.
  *
  * The overall verdict is the worst verdict of all stages. INCONCLUSIVE counts only if no stage passed. The
  * report lists everything that could not be tested as not certified. */
@@ -38,11 +39,12 @@ typedef struct ValidateOptions {
     /* folder of golden cases; NULL for the folder of the installation or the source tree */
     const char *golden;
     double memory_share; /* share of a device's free memory that is tested */
-    double allow;        /* for example, 0.05 means that a rate that is up to 5 % lower is not degraded */
-    bool allow_changes;  /* if true, versions may differ from those of the good run */
-    int argc;            /* the command line, from which commands that repeat a stage are built */
+    /* fraction by which a rate may be lower without being degraded, such as 0.05 for 5 % */
+    double allow;
+    bool allow_changes; /* whether versions may differ from those of the good run */
+    int argc;           /* the command line, from which commands that repeat a stage are built */
     char **argv;
-    /* called when a signal ends a run under a launcher */
+    /* called if a signal ends a run under a launcher */
     void (*report)(const struct Validation *, void *arg);
     void *arg;
 } ValidateOptions;
@@ -53,7 +55,7 @@ typedef struct ValidateRow {
     int least_ranks;
     bool on_library, starts_processes, selected;
     Outcome *a, *b; /* b is set only with nccl_b; both are NULL if the stage was not run */
-    bool once;      /* whether there was too little time to measure rates more than once with each library */
+    bool once;      /* whether there was only enough time to measure rates once with each library */
 } ValidateRow;
 
 typedef struct Validation {
@@ -81,8 +83,7 @@ Err validate_run(const ValidateOptions *, Validation *);
 void validate_free(Validation *);
 StageVerdict validate_verdict(const Validation *);
 
-/* These functions write reports as text (which is printed after the progress lines), JSON, JUnit XML, and a
- * self-contained HTML page. */
+/* Reports: text (printed after the progress lines), JSON, JUnit XML, and a self-contained HTML page. */
 void validate_print(const Validation *, Str *out);
 /* Formats "7 of 9 stages; speed, hang: not run because it needs 2 ranks, and there is 1". */
 void validate_count(const Validation *, Str *out);

@@ -30,7 +30,7 @@ refuses(2, "7 layers cannot be divided evenly",
         words=["inspect", "--schedule", "--num-layers", 7, "--pipeline-model-parallel-size", 2,
                                    "--micro-batch-size", 1, "--global-batch-size", 4])
 refuses(2, "--schedule needs", words=["inspect", "--schedule", "--num-layers", 8])
-refuses(2, "optimizer already need", "TiB", "smaller model", words=[*BASE, *data, "--hidden-size", 1 << 20])
+refuses(2, "optimizer state already need", "TiB", "smaller model", words=[*BASE, *data, "--hidden-size", 1 << 20])
 refuses(2, "GiB for activations", "lower --micro-batch-size",
         words=[*BASE, *data, "--micro-batch-size", 1 << 20, "--global-batch-size", 1 << 20])
 refuses(2, "--gemm-sm-margin", "--device cuda", words=[*BASE, *data, "--gemm-sm-margin", 4])

@@ -156,5 +156,5 @@ blend = [1, WORK / "corpus_text_document", 1, WORK / "corpus_text_document"]
 words = ["--config", WORK / "samples.conf", "--data-path", *blend, "--eval-iters", 0,
          "--step-batch-size-schedule", "0:4", "--train-samples"]
 said = isotron("pretrain", *words, 6, expect=2)
-assert "ends at sample 8, but the data has 6 samples; set --train-samples 8" in said, said
+assert "ends at sample 8, but the data has only 6 samples; set --train-samples 8" in said, said
 assert "iteration        2/       2" in isotron("pretrain", *words, 8)

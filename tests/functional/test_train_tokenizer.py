@@ -85,7 +85,8 @@ for option, value in ("--pattern", "v2"), ("--min-frequency", 3):
 lines.write_text('{"text": "abcdefgh"}\n')
 said = isotron("train-tokenizer", "--model", "unigram", "--input", lines, "--output", WORK / "other.json",
                "--vocab-size", 11, expect=2)
-assert "--vocab-size 11 is below the 3 special tokens and 9 characters: raise it" in said, said
+assert "--vocab-size 11 is below the number of special tokens, 3, plus the number of characters, 9: raise it" in said, \
+    said
 lines.write_text('{"text": "%s"}\n' % ("a" * 2**22))
 said = isotron("train-tokenizer", "--model", "unigram", "--input", lines, "--output", WORK / "other.json", expect=2)
 assert "4194307 bytes without a blank" in said, said

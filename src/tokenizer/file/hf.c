@@ -97,8 +97,8 @@ int32_t hf_usual_eod(const Tokenizer *t) {
     return usual(t, names);
 }
 
-/* This function is needed if no tokenizer_config.json names the tokens. For example, train-tokenizer does not
- * write that file. */
+/* hf_take_usual is needed if no tokenizer_config.json names the tokens. For example, train-tokenizer does not
+ * write a tokenizer_config.json. */
 void hf_take_usual(Tokenizer *t) {
     static const char *const bos[] = {"<s>", "<bos>", NULL}, *const pad[] = {"<pad>", "[PAD]", NULL};
     if (t->bos < 0) t->bos = usual(t, bos);
@@ -119,7 +119,7 @@ typedef struct Encoding {
     const Hf *h;
     unsigned flags;
     const char *text;   /* the complete text */
-    Aligned normalized; /* the stretch between two added tokens */
+    Aligned normalized; /* the stretch of text between two added tokens */
     Matcher *matcher;
     PreTokenizerWork *pre;
     TokenModelWork model;
@@ -127,8 +127,8 @@ typedef struct Encoding {
     Err err;
 } Encoding;
 
-/* Returns the origin of a part, as NormalizedString::convert_offsets does. The bounds of an empty part are
- * shifted by the start of the text's origin. A part that is not within the text is returned unchanged. */
+/* Returns the origin of a part, as NormalizedString::convert_offsets does. An empty part is shifted by the
+ * start of the text's origin. A part outside the text is returned unchanged. */
 static Origin origin_of(View v, Origin part) {
     if (part.begin == part.end && v.n) return (Origin){v.at[0].begin + part.begin, v.at[0].begin + part.end};
     if (part.begin >= part.end || part.end > v.n) return part;
@@ -169,9 +169,9 @@ static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
                     e);
 }
 
-/* Converts a span from bytes to characters, as BytesToCharOffsetConverter does. As in that class, a span that
- * begins past the end of the text is not converted. A span that begins inside the text but ends past its end
- * gets a length of two characters. */
+/* Converts a span from bytes to characters, as BytesToCharOffsetConverter does. As in
+ * BytesToCharOffsetConverter, a span that begins past the end of the text is not converted. A span that begins
+ * inside the text but ends past the end of the text gets a length of two characters. */
 static Origin in_characters(const uint32_t *characters, size_t n, Origin at) {
     if (at.begin >= n) return at;
     const uint32_t begin = characters[at.begin];
@@ -200,7 +200,7 @@ static Origin trim(const Post *post, const char *token, size_t n, bool is_first,
     return at;
 }
 
-/* Converts spans of bytes to the spans that the `tokenizers` library returns. The span of an added token may include
+/* Converts spans of bytes to the spans that the `tokenizers` library returns. An added token's span may include
  * adjacent blanks of the text. */
 static void finish_spans(const Tokenizer *t, const char *text, size_t n, Ids *ids, size_t first) {
     const Hf *h = t->impl;

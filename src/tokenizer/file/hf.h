@@ -7,8 +7,8 @@
 #include "tokenizer/model/token_model.h"
 #include "tokenizer/type.h"
 
-/* Sets impl and vocab_size. If `made` is not NULL, `made` replaces the "model" of `root`, and the tokenizer
- * takes ownership of `made`. */
+/* Sets impl and vocab_size. If `made` is not NULL, it replaces the "model" of `root`, and the tokenizer takes
+ * ownership of it. */
 Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *, Tokenizer *);
 /* Returns the first special token that has a common end-of-text name, or -1 if there is none. */
 int32_t hf_usual_eod(const Tokenizer *);
@@ -18,7 +18,7 @@ int32_t hf_usual_eod(const Tokenizer *);
 void hf_take_usual(Tokenizer *);
 /* Replaces the tokens that TOKENIZER_ADD_SPECIAL adds before and after a text; -1 means no token. */
 void hf_put_around(Tokenizer *, int32_t before, int32_t after);
-/* After this call, the tokenizer encodes every text with TOKENIZER_SPECIAL_AS_TEXT. */
+/* Makes the tokenizer encode every text with TOKENIZER_SPECIAL_AS_TEXT. */
 void hf_split_special(Tokenizer *);
 
 Err hf_encode(const Tokenizer *, unsigned flags, const char *text, size_t n, Ids *out);

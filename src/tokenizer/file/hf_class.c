@@ -271,7 +271,7 @@ static const char AS_IT_IS[] =
     "minimax_m2,ministral,ministral3,mistral,mistral3,mistral_large4,mixtral,modernbert,"
     "modernbert-decoder,molmo,molmo2,nemotron,nystromformer,olmo2,olmo3,olmo_hybrid,opencua,persimmon,"
     "phi3,phi3_v,phimoe,pixtral,smolvlm,stablelm,umt5,vipllava,voxtral,xlm-roberta-xl";
-/* Model types whose class takes precedence over the class that tokenizer_config.json names. */
+/* Model types that imply a class, which takes precedence over the class that tokenizer_config.json names. */
 static const char WRONG_CLASS[] = "qwen2";
 /* Classes that replace parts of a tokenizer.json and are not supported. */
 static const char OTHERS[] =
@@ -343,8 +343,8 @@ Err hf_class_find(const HfConfig *c, const json_t *tokenizer, const HfClass **ou
     str_free(&name);
     if (!refused) return ERR_OK;
     return err_user("'%s' names the class %s, which replaces parts of tokenizer.json and is not supported. "
-                    "To use tokenizer.json unchanged, also in transformers, set \"tokenizer_class\" to "
-                    "\"PreTrainedTokenizerFast\" in its tokenizer_config.json",
+                    "To use tokenizer.json unchanged, in Isotron and in transformers, set "
+                    "\"tokenizer_class\" to \"PreTrainedTokenizerFast\" in its tokenizer_config.json",
                     c->dir, named);
 }
 
@@ -377,8 +377,8 @@ Err hf_class_build(const HfClass *class, HfConfig *c, const json_t *root, json_t
     const int n = (int)strcspn(class->names, " ");
     if (type && strcmp(type, class->model))
         return err_user(
-            "%.*s, the class of this folder, needs the vocabulary of a %s model, not %.60s: correct "
-            "\"tokenizer_class\" in tokenizer_config.json, or \"model_type\" in config.json",
+            "the folder's class, %.*s, needs the vocabulary of a %s model, but the model's type is %.60s: "
+            "correct \"tokenizer_class\" in tokenizer_config.json, or \"model_type\" in config.json",
             n, class->names, class->model, type);
     set_defaults(class, c);
     json_t *made = class->parts(c, charsmap_of(json_object_get(root, "normalizer"))),

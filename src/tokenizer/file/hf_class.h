@@ -11,16 +11,17 @@
 #include "tokenizer/file/hf_config.h"
 
 typedef struct HfClass {
-    const char *names, *model_types; /* names of the class, and model types of config.json that select it */
-    const char *model;               /* the model type in a tokenizer.json */
-    const char *tokens;              /* default tokens: "key=text key=text" */
+    /* names of the class, and model types in config.json that select the class */
+    const char *names, *model_types;
+    const char *model;  /* the model type in a tokenizer.json */
+    const char *tokens; /* default tokens: "key=text key=text" */
     json_t *(*parts)(const HfConfig *, json_t *charsmap);
     /* The settings that name the tokens before and after a text. Unless own_post or forgets_post is set, a
      * post_processor in tokenizer.json takes precedence. If `before` and `after` are both NULL, the tokens
      * are bos_token (if add_bos_token is set) and eos_token (if add_eos_token is set). */
     const char *before, *after;
-    /* The form of a text pair A and B. < and > represent the tokens `before` and `after`, and the tokens
-     * after | have type 1. NULL means <A>|<B>. */
+    /* The form of a pair of texts, A and B. The characters < and > represent the tokens `before` and `after`,
+     * and the tokens after | have type 1. NULL means <A>|<B>. */
     const char *pair;
     bool own_post, forgets_post, plain;
 } HfClass;
@@ -28,7 +29,7 @@ typedef struct HfClass {
 /* Sets *out to the class that AutoTokenizer chooses, or to NULL if tokenizer.json can be used unchanged.
  * `tokenizer` is NULL if there is no tokenizer.json. Returns an error if the class is not supported. */
 Err hf_class_find(const HfConfig *, const json_t *tokenizer, const HfClass **out);
-/* Returns the class with this name, or NULL if the class is not supported. */
+/* Returns the class with the given name, or NULL if the class is not supported. */
 const HfClass *hf_class(const char *name);
 
 /* Builds a tokenizer.json from the vocabulary of `root`, and sets the class's default tokens in the settings. Returns

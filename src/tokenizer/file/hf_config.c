@@ -38,9 +38,9 @@ static const json_t *content_of(const json_t *token) {
     return json_is_object(token) ? json_object_get(token, "content") : token;
 }
 
-/* Computes AddedToken(**token) or, if `token` is a text, AddedToken(text, special=True). The result has the
- * key "normalized" only if the original token has this key. A token without the key is treated as normalized
- * unless the token is or becomes special. */
+/* Computes AddedToken(**token) or, if `token` is a text, AddedToken(text, special=True). The result has the key
+ * "normalized" only if `token` has it. A token without the key "normalized" counts as normalized, unless it is
+ * or becomes special. */
 static Err token_of(const json_t *token, const char *file, json_t **out) {
     static const char *const FLAGS[] = {"single_word", "lstrip", "rstrip"};
     const json_t *content = content_of(token);
@@ -112,8 +112,8 @@ static bool is_named(const char *key) {
     return false;
 }
 
-/* Adds the content of special_tokens_map.json to the settings. The tokens in this file are special, and its
- * extra_special_tokens are appended to those of tokenizer_config.json. */
+/* Adds the content of special_tokens_map.json to the settings. The tokens in special_tokens_map.json are
+ * special, and its extra_special_tokens are appended to those of tokenizer_config.json. */
 static void merge_map(HfConfig *c, const json_t *map) {
     const char *key;
     json_t *value;
@@ -282,8 +282,8 @@ static Err put(const HfConfig *c, json_t *tokens, json_t *token) {
     return ERR_OK;
 }
 
-/* Adds the declared tokens. If others_only is set, omits the tokens in tokenizer.json, which `tokens` already
- * contains. */
+/* Adds the declared tokens. If others_only is set, omits the tokens declared in tokenizer.json, which `tokens`
+ * already contains. */
 static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     const size_t n = json_object_size(c->declared);
     json_t **sorted = mem_alloc((n + 1) * sizeof *sorted), *token;
@@ -304,9 +304,9 @@ static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     return e;
 }
 
-/* Adds a token from the settings if no token has its text. A declared token keeps its flags. If `again` is
- * set, the flags of an existing token are replaced, because transformers treats two settings with the same
- * text and different flags as two tokens, and applies the flags of the second. */
+/* Adds a token from the settings unless another token has the same text. A declared token keeps its flags. If
+ * `again` is set, the flags of an existing token are replaced, because transformers treats two settings with
+ * the same text and different flags as two tokens, and applies the flags of the second. */
 static Err put_named(const HfConfig *c, json_t *tokens, const json_t *value, bool named, bool again) {
     if (!value || json_is_null(value) || (named && !json_is_string(value) && !json_is_object(value)))
         return ERR_OK;
@@ -352,7 +352,7 @@ Err hf_config_added(const HfConfig *c, const json_t *start, bool plain, json_t *
         if (text && strlen(text) == json_string_length(content_of(token)) && !json_object_get(tokens, text))
             json_object_set(tokens, text, token);
         else
-            json_array_append(rest, token); /* added_load later reports the error */
+            json_array_append(rest, token); /* added_load reports the error later */
     }
     Err e = put_declared(c, start != NULL, tokens);
     if (!e.code) e = put_settings(c, tokens, false);

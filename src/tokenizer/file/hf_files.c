@@ -40,7 +40,7 @@ Err hf_files_bpe(const char *vocab_path, const char *merges_path, json_t **root)
     return e;
 }
 
-/* Reads one token per line. The id is the number of the line, counted from 0. */
+/* Reads one token per line. A token's id is its line's number, counted from 0. */
 static Err read_vocab(const char *path, json_t *vocab) {
     Str text = {0};
     Err e = text_read(path, &text);
@@ -83,8 +83,8 @@ static int by_rank(const void *x, const void *y) {
     return (a->left > b->left) - (a->left < b->left);
 }
 
-/* Lists all merges of two pieces into another piece. With a class, merges are ranked by id. Without a class
- * (by_score), merges are ranked by score, and only normal pieces merge. */
+/* Lists all merges of two pieces into another piece. With a class, merges are ranked by the id of the merged
+ * piece. Without a class (by_score), merges are ranked by score, and only normal pieces merge. */
 static json_t *merges_of(const SpmModel *m, bool by_score) {
     Merge *list = NULL;
     size_t count = 0, cap = 0;
@@ -211,7 +211,7 @@ static json_t *steps_of(const SpmModel *m, bool prefix_again) {
     return json_pack("{s:s,s:o}", "type", "Sequence", "normalizers", steps);
 }
 
-/* Creates all parts of a tokenizer.json except the model. */
+/* Creates all parts of a tokenizer.json apart from the model. */
 static json_t *whole(const SpmModel *m, const HfConfig *c) {
     const bool legacy = hf_class_flag_or_null(c, "legacy", true), prefix = m->normalizer.dummy_prefix;
     json_t *pre = json_array(), *user = user_regex(m), *decoders = json_array();
@@ -262,7 +262,7 @@ static json_t *without_class(const SpmModel *m, HfConfig *c) {
     json_t *made = whole(m, c), *declared, *vocab = vocab_of(m, m->kind == SPM_UNIGRAM);
     size_t n;
     const char *unk = vocab_text(m->vocab, m->unk, &n), *text;
-    /* declared tokens are not normalized, so that each stretch of text between them gets a prefix */
+    /* declared tokens are not normalized, so that each stretch of text between declared tokens gets a prefix */
     json_object_foreach(c->declared, text, declared) if (m->normalizer.dummy_prefix)
         json_object_set_new(declared, "normalized", json_false());
     if (m->kind == SPM_UNIGRAM)

@@ -109,8 +109,8 @@ static json_t *template_of(const Tokenizer *t, const HfClass *class, const int32
                      "special_tokens", p.tokens);
 }
 
-/* Returns whether the files can be copied unchanged, because transformers would choose the same class for
- * them next to a model of type export_type. */
+/* Returns whether the files can be copied unchanged, because transformers would choose the same class for the
+ * files next to a model of type export_type. */
 static bool can_copy(const Opening *o) {
     const HfClass *class = NULL;
     HfConfig exported = o->config;
@@ -137,8 +137,9 @@ static char *export(const Opening *o, json_t *built, const Tokenizer *t, const i
         json_object_del(token, "from"), json_object_del(token, "given");
     }
     json_object_set_new(built, "version", json_string("1.0"));
-    json_t *trims = json_object_get(built, "post_processor"), /* the class's processor, which trims offsets */
-        *template = around ? template_of(t, o->class, around) : NULL;
+    /* the post-processor of the class, which trims offsets */
+    json_t *trims = json_object_get(built, "post_processor"),
+           *template = around ? template_of(t, o->class, around) : NULL;
     if (template && json_is_object(trims))
         template = json_pack("{s:s,s:[O,o]}", "type", "Sequence", "processors", trims, template);
     if (template) json_object_set_new(built, "post_processor", template);
@@ -231,14 +232,15 @@ static Err read_vocabulary(Opening *o, const char *dir) {
     if (o->root) return ERR_OK;
     ERR_RETURN(read_root(o));
     if (o->class || json_object_get(o->root, "normalizer")) return ERR_OK;
-    return err_user("'%s' contains only a vocabulary, and '%s/tokenizer_config.json' names no class that "
+    return err_user("'%s' contains only a vocabulary, and '%s/tokenizer_config.json' specifies no class that "
                     "uses this vocabulary: add a tokenizer.json to the folder",
                     o->path, dir);
 }
 
 static Err open_folder(const TokenizerConfig *c, Tokenizer *t) {
     if (!c->model)
-        return err_user("HuggingFaceTokenizer needs --tokenizer-model with a tokenizer.json or its folder");
+        return err_user(
+            "HuggingFaceTokenizer needs --tokenizer-model: set it to a tokenizer.json or its folder");
     if (!file_exists(c->model))
         return err_user("cannot open '%s'; Isotron does not download tokenizers, so specify a tokenizer.json "
                         "or its folder",
@@ -280,7 +282,7 @@ static Err open_as(Opening *o, const char *class) {
 static Err need_tokens(const Opening *o, const char *const *names, const char *what) {
     for (; *names; names++)
         if (!json_object_get(json_object_get(json_object_get(o->root, "model"), "vocab"), *names))
-            return err_user("'%s' is not a vocabulary of %s, because the token %s is missing", o->path, what,
+            return err_user("'%s' is not a vocabulary for %s, because the token %s is missing", o->path, what,
                             *names);
     return ERR_OK;
 }

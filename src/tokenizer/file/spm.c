@@ -66,7 +66,7 @@ static void make_unigram(Spm *s) {
         if (m->pieces[id].type == PIECE_NORMAL) unigram_use(s->unigram, id, m->pieces[id].score);
         if (m->pieces[id].type == PIECE_USER_DEFINED)
             unigram_use(s->unigram, id,
-                        /* as in SentencePiece 0.2.3: a user-defined piece always scores better than its
+                        /* as in SentencePiece 0.2.3, a user-defined piece always scores better than its
                          * parts */
                         (float)n * 0.1f - 0.1f);
     }
@@ -141,7 +141,7 @@ static int32_t token_id(const Tokenizer *t, const char *token) {
     return id >= 0 ? id : vocab_id(s->extra, token, strlen(token));
 }
 
-/* Returns whether the text is the padding token. Texts never contain padding, so the id of this token need
+/* Returns whether the text is the padding token. Texts never contain padding, so the padding token's id need
  * not agree with the model. Megatron-LM also does not add the padding token to the model's vocabulary. */
 static bool is_padding(const HfConfig *c, const char *text) {
     const char *named = hf_config_token(c, "pad_token");
@@ -162,15 +162,15 @@ static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
     json_object_foreach(config.declared, text, token) {
         const json_int_t id = json_integer_value(json_object_get(token, "id"));
         if (e.code || token_id(t, text) == id || (id >= t->vocab_size && is_padding(&config, text))) continue;
-        e = err_user("'%s/%s' gives '%.60s' the id %lld, but the model does not, and %s reads "
-                     "only the model: %s",
+        e = err_user("'%s/%s' gives '%.60s' the id %lld, but the model, which is the only file that %s "
+                     "reads, does not: %s",
                      dir, json_string_value(json_object_get(token, "from")), text, (long long)id, c->type,
                      REMEDY);
     }
     const char *eos = hf_config_token(&config, "eos_token");
     if (!e.code && eos && token_id(t, eos) != t->eod)
-        e = err_user("the files next to '%s' end documents with '%.60s', but the model does "
-                     "not, and %s reads only the model: %s",
+        e = err_user("the files next to '%s' end documents with '%.60s', but the model, which is the only "
+                     "file that %s reads, does not: %s",
                      c->model, eos, c->type, REMEDY);
     hf_config_free(&config);
     free(dir);
@@ -213,7 +213,7 @@ static bool ends_with(const Str *s, const char *end, size_t n) {
     return s->len >= n && !memcmp(s->s + s->len - n, end, n);
 }
 
-/* Normalizes a text. Returns the number of consumed bytes, which is the end of the last token. */
+/* Normalizes a text. Returns the number of consumed bytes, that is, the end of the last token. */
 static size_t normalize(const SpmNormalizer *z, bool suffix, const Trie *user, const char *text, size_t n,
                         Aligned *out) {
     const char *space = z->escape_whitespaces ? SPACE : " ", *to;
@@ -237,7 +237,8 @@ static size_t normalize(const SpmNormalizer *z, bool suffix, const Trie *user, c
     }
     while (z->remove_extra_whitespaces && ends_with(&out->text, space, space_n)) {
         aligned_shorten(out, out->text.len - space_n);
-        if (out->tracks) i = out->at[out->count].begin; /* aligned_shorten leaves this origin in the array */
+        /* aligned_shorten leaves the removed origin in the array */
+        if (out->tracks) i = out->at[out->count].begin;
     }
     if (suffix && z->dummy_prefix) append(out, space, space_n, i);
     return i;
@@ -247,7 +248,7 @@ typedef struct Emitting {
     const Spm *s;
     const char *text; /* normalized */
     Ids *out;
-    bool after_unk; /* whether the last part was unknown; consecutive unknown parts form one token */
+    bool after_unk; /* whether the last part was unknown, because consecutive unknown parts form one token */
 } Emitting;
 
 /* Adds a part's token. Control pieces never match text, so a character that is itself a control piece is
@@ -259,7 +260,7 @@ static void emit(void *arg, const char *text, size_t n, int32_t id) {
     if (!unk)
         ids_add(e->out, id, begin, end);
     else if (e->s->m.byte_fallback)
-        for (size_t i = 0; i < n; i++) /* only the last byte token spans the character */
+        for (size_t i = 0; i < n; i++) /* only a character's last byte token spans the character */
             ids_add(e->out, e->s->bytes[(unsigned char)text[i]], begin, i + 1 == n ? end : begin);
     else if (!e->after_unk)
         ids_add(e->out, e->s->m.unk, begin, end);

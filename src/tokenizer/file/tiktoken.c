@@ -44,8 +44,9 @@ static Err add_token(Vocab *v, const char *base64, size_t n, int64_t rank, int64
     if (!base64_decode(base64, n, &bytes) || !bytes.len)
         e = err_user("the token of rank %lld is not base64", (long long)rank);
     else if (rank < BYTES && bytes.len != 1)
-        e = err_user("the token of rank %lld is not a single byte, but the first 256 tokens must be",
-                     (long long)rank);
+        e = err_user(
+            "the token of rank %lld is not a single byte, but the first 256 tokens must be single bytes",
+            (long long)rank);
     for (size_t i = 0; i < bytes.len; i++) utf8_put(&spelled, byte_to_char((unsigned char)bytes.s[i]));
     if (!e.code) e = vocab_add(v, spelled.s, spelled.len, id);
     str_free(&bytes), str_free(&spelled);
@@ -63,7 +64,7 @@ static Err read_list(const json_t *list, int64_t first, int64_t most, Vocab *v) 
         e = field_int(entry, "a token", "rank", &rank);
         if (!e.code) e = field_text(entry, "a token", "token_bytes", &text, &n);
         if (!e.code && rank != (int64_t)i)
-            e = err_user("entry %zu has the wrong rank %lld", i, (long long)rank);
+            e = err_user("entry %zu must have its index as its rank, but has rank %lld", i, (long long)rank);
         if (!e.code) e = add_token(v, text, n, rank, first + rank);
     }
     return e;
@@ -101,7 +102,7 @@ static void add_special(json_t *list, const char *text, int64_t id) {
                           json_pack("{s:s,s:I,s:b}", "content", text, "id", (json_int_t)id, "special", 1));
 }
 
-/* Lists the special tokens of Megatron-LM: the given tokens, which must include MEGATRON_SPECIAL, then
+/* Lists special tokens as Megatron-LM does: the given tokens, which must include MEGATRON_SPECIAL, then
  * numbered tokens. */
 static Err megatron_special(const TokenizerConfig *c, int64_t count, json_t *list) {
     const char *const *names = c->num_extra_tokens ? c->extra_tokens : MEGATRON_SPECIAL;
@@ -180,15 +181,14 @@ bool tekken_is(const json_t *file) {
            json_is_array(json_object_get(file, "vocab"));
 }
 
-/* Lists *count = config.default_num_special_tokens special tokens: those of the file by rank, and then
+/* Lists *count = config.default_num_special_tokens special tokens: the file's special tokens by rank, then
  * numbered tokens. */
 static Err tekken_special(const json_t *file, const json_t *config, json_t *special, int64_t *count) {
     const json_t *list;
     ERR_RETURN(field_array(file, "tekken", "special_tokens", &list));
     if (!list)
-        return err_user(
-            "there are no special_tokens, as in the first version of the format: use a later version, or "
-            "a tokenizer.json");
+        return err_user("special_tokens are missing, as in the first version of the format: use a later "
+                        "version, or a tokenizer.json");
     const size_t n = json_array_size(list);
     *count = (int64_t)n;
     if (json_object_get(config, "default_num_special_tokens"))

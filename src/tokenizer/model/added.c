@@ -8,7 +8,7 @@
 #include "tokenizer/text/field.h"
 #include "tokenizer/text/unicode.h"
 
-/* maximum length of an added token in bytes, which bounds the cost of the search at each position */
+/* maximum length of an added token in bytes, which limits the cost of the search at each position */
 enum { LONGEST = 512 };
 
 typedef struct Token {
@@ -17,7 +17,8 @@ typedef struct Token {
     Str pattern; /* the text to search for, and the token's decoded text */
 } Token;
 
-/* A set of patterns in byte order. The patterns that begin with byte b are v[first[b]] to v[first[b + 1] - 1]. */
+/* A set of patterns in byte order. The patterns that begin with byte b are elements first[b] to first[b + 1] -
+ * 1 of v. */
 typedef struct Set {
     Token *v;
     size_t n, cap;
@@ -53,7 +54,7 @@ static Err sort(Set *set) {
     if (set->n) qsort(set->v, set->n, sizeof *set->v, by_pattern);
     for (size_t i = 0; i < set->n; i++) {
         if (i && !by_pattern(&set->v[i - 1], &set->v[i]))
-            return err_user("added_tokens: after normalization, '%.60s' is the text of two tokens",
+            return err_user("added_tokens: two tokens have the same text after normalization, '%.60s'",
                             set->v[i].pattern.s);
         set->first[(unsigned char)set->v[i].pattern.s[0] + 1] = i + 1;
     }
@@ -68,7 +69,7 @@ typedef struct NextId {
     bool free;    /* whether any unused id is allowed */
 } NextId;
 
-/* Returns the id that the `tokenizers` library assigns: the model's id for the text or, if the model lacks
+/* Returns the id that the `tokenizers` library would assign to the text: the model's id or, if the model lacks
  * the text, the next id after the model's ids. */
 static int64_t next_id(NextId *ids, const char *text, size_t n) {
     const int64_t known = vocab_id(ids->model, text, n);
@@ -231,7 +232,7 @@ void added_split(const Added *a, bool normalized, bool special_as_text, const ch
             for (size_t at; begin > done &&
                             (at = utf8_prev(text, begin), utf8_next(text + at, &c), unicode_is_space(c));)
                 begin = at;
-        if (t->lstrip && begin < done) begin = done; /* the previous token has already stripped this space */
+        if (t->lstrip && begin < done) begin = done; /* the previous token has already stripped the space */
         if (t->rstrip)
             for (size_t width; end < n && (width = utf8_next(text + end, &c), unicode_is_space(c));)
                 end += width;

@@ -1,7 +1,7 @@
 /* The "added_tokens" of a tokenizer.json are split off from a text before the model runs. The leftmost match
  * takes precedence and, among matches at the same position, the longest. Tokens with normalized = false are
- * searched for in the original text. The text between these tokens is normalized, and searched for the
- * normalized spelling of tokens with normalized = true. Source:
+ * searched for in the original text. The text between such tokens is normalized, and then searched for the
+ * normalized spellings of tokens with normalized = true. Source:
  * tokenizers/src/tokenizer/added_vocabulary.rs. */
 #pragma once
 
@@ -17,9 +17,9 @@
 typedef struct Added Added;
 
 /* Loads the list. A token without an "id" gets the next id. The special tokens in `extra` are appended if the
- * list lacks them. With free_ids, tokens without "from" may have ids that the `tokenizers` library would not
- * assign. Returns an error if an id contradicts the model's vocabulary or would not be assigned by the
- * library, or if a token occurs twice. */
+ * list lacks them. If free_ids is set, tokens without "from" may have ids that the `tokenizers` library would
+ * not assign. Returns an error if a token occurs twice, or if its id contradicts the model's vocabulary or
+ * differs from the id that the library would assign. */
 typedef struct AddedOptions {
     const char *const *extra;
     size_t num_extra;
@@ -34,8 +34,8 @@ bool added_is_special(const Added *, int32_t id);
 /* Returns the decoded text of an added token (borrowed), or NULL if the id is not an added token. */
 const char *added_text(const Added *, int32_t id, size_t *n);
 
-/* Calls fn for each added token (with its id) and each non-empty stretch of text between them (with id -1),
- * in order. If special_as_text is set, special tokens are treated as ordinary text. */
+/* Calls fn, in order, for each added token (with its id) and each non-empty stretch of text between added
+ * tokens (with id -1). If special_as_text is set, special tokens are treated as ordinary text. */
 typedef void AddedFn(void *arg, int32_t id, size_t begin, size_t end);
 void added_split(const Added *, bool normalized, bool special_as_text, const char *text, size_t n,
                  AddedFn *fn, void *arg);

@@ -9,7 +9,7 @@
 #include "base/utf8.h"
 #include "tokenizer/text/field.h"
 
-enum { DIRECT = 512, NONE = -1 }; /* characters that represent bytes are below DIRECT */
+enum { DIRECT = 512, NONE = -1 }; /* all characters that represent bytes are below DIRECT */
 
 typedef struct Merge {
     uint64_t pair; /* left id << 32 | right id */
@@ -76,7 +76,7 @@ static Err load_characters(Bpe *b, const json_t *model) {
     return ERR_OK;
 }
 
-/* Reads a merge, "left right" or ["left", "right"]. Tokens in the second form may contain blanks. */
+/* Reads a merge, "left right" or ["left", "right"]. In the list form, tokens may contain blanks. */
 static Err merge_texts(const json_t *merge, size_t rank, const char *text[2], size_t n[2]) {
     if (json_is_string(merge)) {
         text[0] = json_string_value(merge);
@@ -121,8 +121,9 @@ static Err load_merges(Bpe *b, const json_t *model) {
         int32_t left = vocab_id(b->vocab, text[0], n[0]), right = vocab_id(b->vocab, text[1], n[1]);
         int32_t id = vocab_id(b->vocab, joined.s, joined.len);
         if (left < 0 || right < 0 || id < 0)
-            e = err_user("merge %zu makes '%.60s' from two tokens, but not all three are in the vocabulary",
-                         rank, joined.s);
+            e = err_user(
+                "merge %zu makes '%.60s' from two tokens, but the vocabulary lacks at least one of the three",
+                rank, joined.s);
         else
             *merge_slot(b, pair_of(left, right)) = (Merge){pair_of(left, right), (uint32_t)rank, id};
         b->by_rank[rank] = id;
@@ -244,7 +245,7 @@ void bpe_encode(const Bpe *b, BpeWork *w, const char *piece, size_t n, Ids *out)
         }
         if (s[left].prev >= 0) propose(b, w, s[left].prev);
     }
-    size_t at = 0; /* as in the `tokenizers` library, spans do not count dropped characters */
+    size_t at = 0; /* as in the `tokenizers` library, dropped characters do not count in spans */
     for (size_t i = 0; i < count; i++)
         if (s[i].id != NONE) ids_add(out, s[i].id, at, at + (size_t)s[i].n), at += (size_t)s[i].n;
 }

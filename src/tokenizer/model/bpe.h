@@ -1,6 +1,7 @@
-/* Encodes a pre-token by byte-pair encoding. The algorithm starts with the characters, and merges the adjacent pair
- * with the lowest rank, leftmost first, until no pair has a rank. Because candidate pairs are in a heap, a word of n
- * characters costs O(n log n). Source: Sennrich et al. 2016 (arXiv:1508.07909); tokenizers/src/models/bpe. */
+/* Encodes a pre-token by byte-pair encoding. The algorithm starts with the characters, and merges the adjacent
+ * pair with the lowest rank, leftmost first, until no pair has a rank. Candidate pairs are in a heap, so
+ * encoding a word of n characters takes O(n log n) time. Source: Sennrich et al. 2016 (arXiv:1508.07909);
+ * tokenizers/src/models/bpe. */
 #pragma once
 
 #include <jansson.h>
@@ -12,8 +13,8 @@
 #include "tokenizer/model/vocab.h"
 #include "tokenizer/text/aligned.h"
 
-/* A list of token ids. If `spans` is set before the first id is added, the list also records which bytes of
- * the pre-token each token spans. */
+/* A list of token ids. If `spans` is set before the first id is added, the list also records the range of the
+ * pre-token's bytes that each token spans. */
 typedef struct Ids {
     int32_t *v;
     size_t n, cap;

@@ -143,7 +143,7 @@ static int hex(char c) {
     return at ? (int)((at - digits) % 16) : -1;
 }
 
-/* Converts each run of <0xHH> tokens to its text if this text is valid UTF-8, and otherwise to one U+FFFD per
+/* Converts each run of <0xHH> tokens to text if the bytes are valid UTF-8, and otherwise to one U+FFFD per
  * token. */
 static void byte_fallback(const Texts *in, Texts *out) {
     Str run = {0};

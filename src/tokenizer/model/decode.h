@@ -21,8 +21,8 @@ typedef struct Texts {
 void texts_add(Texts *, const char *text, size_t n);
 void texts_free(Texts *);
 
-/* Loads a decoder. NULL or the JSON value null means that tokens are joined by blanks, as in the `tokenizers`
- * library. Returns an error if the type is not in the list above. */
+/* Loads a decoder. If the object is NULL or the JSON value null, the decoder joins tokens by blanks, as in the
+ * `tokenizers` library. Returns an error if the type is not one of those listed above. */
 Err decoder_load(const json_t *, Decoder **out);
 void decoder_free(Decoder *);
 

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct Heap { /* must initially be zero; release v with free() */
+typedef struct Heap { /* must be zero-initialized; the caller releases v with free() */
     uint64_t *v;
     size_t n, cap;
 } Heap;

@@ -1,7 +1,7 @@
-/* A lattice represents all segmentations of a word into pieces of a unigram model. The functions find the
- * best segmentation, and the expected number of occurrences of each piece. Within a word, terms are added in
- * the order of the `tokenizers` library. Results therefore differ from the library's results only by the
- * rounding errors of sums over several words. Source: Kudo 2018 (arXiv:1804.10959) section 3.2;
+/* A lattice represents all segmentations of a word into pieces of a unigram model. The functions find the best
+ * segmentation, and the expected number of occurrences of each piece. Within a word, terms are added in the
+ * same order as in the `tokenizers` library, so results differ from the library's only by the rounding errors
+ * of sums over several words. Source: Kudo 2018 (arXiv:1804.10959) section 3.2;
  * tokenizers/src/models/unigram/lattice.rs. */
 #pragma once
 
@@ -17,7 +17,7 @@ typedef struct PieceScores {
     const double *scores; /* [pieces] */
 } PieceScores;
 
-typedef struct Lattice Lattice; /* reusable; each thread needs a separate Lattice */
+typedef struct Lattice Lattice; /* a Lattice can be reused; each thread needs a separate Lattice */
 Lattice *lattice_new(void);
 void lattice_free(Lattice *);
 /* Sets the word, which must be valid UTF-8 and not empty. */

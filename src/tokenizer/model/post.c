@@ -29,7 +29,7 @@ static Err template_piece(const json_t *piece, const json_t *tokens, int32_t lim
     }
     ERR_RETURN(field_object(tokens, "post_processor.special_tokens", name, &token));
     ERR_RETURN(field_array(token, "post_processor.special_tokens", "ids", &ids));
-    if (!ids) return err_user("post_processor.special_tokens has no ids for '%.60s'", name);
+    if (!ids) return err_user("post_processor.special_tokens lacks \"ids\" for '%.60s'", name);
     for (size_t i = 0; i < json_array_size(ids); i++)
         ERR_RETURN(add_id(json_array_get(ids, i), limit, *text_seen ? &out->after : &out->before));
     return ERR_OK;

@@ -14,11 +14,11 @@ typedef struct Post {
     Ids before, after;
     struct {
         bool prefix;     /* add_prefix_space: whether the pre-tokenizer may have prepended a blank */
-    } trims[POST_TRIMS]; /* trim_offsets: spans exclude the blanks at the ends of tokens */
+    } trims[POST_TRIMS]; /* trim_offsets: spans exclude the blanks at both ends of a token */
     size_t n_trims;
 } Post;
 
 /* Fills `out`, which must be zero-initialized. Release both lists with ids_free. If the object is NULL or the
- * JSON value null, no ids are added. Returns an error for an unknown type, a template that does not have
- * exactly one text, an id outside [0, limit), or more than POST_TRIMS processors that trim spans. */
+ * JSON value null, no ids are added. Returns an error for an unknown type, for a template that does not contain
+ * exactly one text, for an id outside [0, limit), and for more than POST_TRIMS processors that trim spans. */
 Err post_load(const json_t *, int32_t limit, Post *out);

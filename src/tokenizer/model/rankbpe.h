@@ -16,9 +16,9 @@ typedef struct RankBpe RankBpe;
 
 enum { RANK_NEVER = 0x7FFFFFFF }; /* the rank of a token that no merge may create */
 
-/* Creates an encoder. Takes ownership of the vocabulary, the ranks of its ids ([vocab_limit]), and `frozen`.
- * With `whole`, a piece that is itself a token is encoded as that token. `frozen`, which may be NULL,
- * contains the texts of tokens that never merge. */
+/* Creates an encoder. Takes ownership of the vocabulary, the ranks of its ids ([vocab_limit]), and `frozen`. If
+ * `whole` is true, a piece that is a token is encoded as this token without merging. `frozen`, which may be
+ * NULL, contains the texts of tokens that never merge. */
 RankBpe *rankbpe_new(Vocab *, uint32_t *ranks, bool whole, Trie *frozen);
 void rankbpe_free(RankBpe *); /* NULL is fine */
 const Vocab *rankbpe_vocab(const RankBpe *);

@@ -17,7 +17,7 @@ typedef struct TokenModel {
 } TokenModel;
 
 /* Fills `out`, which must be zero-initialized. A model without a type is a BPE model. Returns an error if the
- * type is unknown, or if the loader of the type returns an error. */
+ * type is unknown, or if the type's loader returns an error. */
 Err token_model_load(const json_t *, TokenModel *out);
 void token_model_free(TokenModel *);
 const Vocab *token_model_vocab(const TokenModel *);

@@ -146,7 +146,7 @@ static void search(const Unigram *u, Best *best, const char *piece, size_t n) {
 }
 
 /* Adds byte tokens, each of which spans [begin, end). In SentencePiece, the last byte token of a character
- * spans the character, and the others have empty spans before it. */
+ * spans the character, and the other byte tokens have empty spans before the character. */
 static void add_bytes(const Unigram *u, const char *piece, size_t begin, size_t end, Ids *out) {
     for (size_t i = begin, next; i < end; i = next) {
         uint32_t c;

@@ -16,8 +16,8 @@ typedef struct Unigram Unigram;
 
 /* Loads the "model" object of a tokenizer.json. Returns an error if there is no unk_id, or if a token has no score. */
 Err unigram_load(const json_t *model, Unigram **out);
-/* Creates a SentencePiece model, which sums scores in single precision. `vocab` is borrowed. `unk` is the id
- * of unknown characters, and `unk_score` their score. */
+/* Creates a SentencePiece model, which sums scores in single precision. `vocab` is borrowed. `unk` is the id of
+ * unknown characters, and `unk_score` is their score. */
 Unigram *unigram_new(const Vocab *vocab, int32_t unk, double unk_score);
 /* Allows the token `id` in segmentations, and sets its score. */
 void unigram_use(Unigram *, int32_t id, double score);

@@ -14,7 +14,8 @@ typedef struct Vocab Vocab;
 
 Vocab *vocab_new(void);
 void vocab_free(Vocab *);
-/* Adds a token. Returns an error if the id is outside [0, VOCAB_ID_LIMIT), or if the text or the id already exists. */
+/* Adds a token. Returns an error if the id is outside [0, VOCAB_ID_LIMIT), or if the vocabulary already
+ * contains the text or the id. */
 Err vocab_add(Vocab *, const char *text, size_t n, int64_t id);
 /* Adds the "vocab" of a tokenizer.json's model, {token: id}. Returns an error if an id is not an integer, or if
  * vocab_add returns an error. */

@@ -12,10 +12,10 @@ enum { USUAL_LONGEST = 100 }; /* the default of `longest` */
 
 struct WordPiece {
     Vocab *vocab;
-    /* `starts` contains the tokens that start a word, and `continuations` contains the other tokens without
-     * their prefix */
+    /* `starts` contains all tokens; `continuations` contains the tokens that begin with the prefix, without the
+     * prefix */
     Trie *starts, *continuations;
-    int64_t longest; /* maximum number of characters in a word; longer words are unknown */
+    int64_t longest; /* maximum number of characters in a word; longer words become unknown */
     int32_t unk;
 };
 

@@ -1,6 +1,6 @@
 /* Handles differences between versions of Unicode. The `tokenizers` library matches regexes with Unicode 16 and
- * normalizes with Unicode 9. With these functions, results do not depend on the Unicode versions of the installed PCRE2
- * and utf8proc. Source: tools/oracle/unicode_ages.py. */
+ * normalizes with Unicode 9. These functions make results independent of the Unicode versions of the installed
+ * PCRE2 and utf8proc. Source: tools/oracle/unicode_ages.py. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,7 +16,7 @@ bool age_unordered(uint32_t c);
 uint32_t age_lower(uint32_t c);
 
 /* Character classes of the `tokenizers` library's normalizers and pre-tokenizers. Each class follows the
- * Unicode version that the library uses for this class. */
+ * Unicode version that the library uses for it. */
 bool age_is_control(uint32_t c);     /* the categories Cc, Cf and Co, except line ends and tabs */
 bool age_is_punctuation(uint32_t c); /* the category P (punctuation), and the symbols of ASCII */
 bool age_is_nonspacing(uint32_t c);  /* the category Mn (nonspacing marks) */

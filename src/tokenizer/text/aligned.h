@@ -1,6 +1,6 @@
-/* A normalized text, and the position of each of its bytes in the original text. The offsets of tokens are computed
- * from these positions. All bytes of a character have the same origin. Source: NormalizedString of the `tokenizers`
- * library (tokenizers/src/tokenizer/normalizer.rs). */
+/* A normalized text, and the position of each of its bytes in the original text. The offsets of tokens are
+ * computed from the positions. All bytes of a character have the same origin. Source: NormalizedString of the
+ * `tokenizers` library (tokenizers/src/tokenizer/normalizer.rs). */
 #pragma once
 
 #include <stdbool.h>
@@ -25,8 +25,8 @@ static inline View view_slice(View v, size_t begin, size_t end) {
 }
 
 /* view_origin returns the origin of byte i, and view_origin_before the origin of the character before byte i.
- * The origin before the first character is the empty range at the start of the part. The value {0} means that
- * the origin is unknown. */
+ * The origin before the first character is the empty range at the start of the part. An origin of {0} means
+ * that the origin is unknown. */
 static inline Origin view_origin(View v, size_t i) { return v.at ? v.at[i] : (Origin){0, 0}; }
 static inline Origin view_origin_before(View v, size_t i) {
     if (!v.at || !v.n) return (Origin){0, 0};
@@ -35,7 +35,7 @@ static inline Origin view_origin_before(View v, size_t i) {
 
 typedef struct Aligned {
     Str text;
-    bool tracks; /* whether origins are tracked; the owner sets this while the text is empty */
+    bool tracks; /* whether origins are tracked; the owner sets this member while the text is empty */
     Origin *at;  /* [count] */
     size_t count, cap;
 } Aligned;
@@ -61,11 +61,11 @@ typedef struct Edit {
     bool waits;
 } Edit;
 
-/* Appends a character. If `change` is 0, the character replaces the next character of `from`; if `change` is
- * -n, it replaces the next n + 1 characters. If `change` is 1, the character is inserted, with the origin of
+/* Appends a character. If `change` is 0, the appended character replaces the next character of `from`; if
+ * `change` is -n, it replaces the next n + 1 characters. If `change` is 1, it is inserted with the origin of
  * the character before it. */
 void edit_put(Edit *, uint32_t character, int change);
 /* Makes the last appended character replace `n` more characters. If no character has been appended, all later
- * replacements occur too early in the text, which is also how the `tokenizers` library behaves. */
+ * replacements occur too early in the text, as in the `tokenizers` library. */
 void edit_remove(Edit *, int n);
 void edit_end(Edit *);

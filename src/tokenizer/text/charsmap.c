@@ -52,7 +52,7 @@ size_t charsmap_find(const Charsmap *m, CharsmapRule rule, const char *text, siz
         const uint32_t unit = m->units[node];
         if ((unit & (1u << 31 | 0xFF)) != (unsigned char)text[i]) break;
         node ^= offset(unit);
-        if (!(unit >> 8 & 1)) continue; /* no rule ends here */
+        if (!(unit >> 8 & 1)) continue; /* no rule ends at this node */
         if (node >= m->num_units) break;
         const uint32_t at = m->units[node] & ~(1u << 31);
         if (at >= m->n || ((unsigned char)m->texts[at] & 0xC0) == 0x80) break; /* there is no replacement */

@@ -14,7 +14,7 @@ Err charsmap_load(const void *bytes, size_t n, Charsmap **out);
 void charsmap_free(Charsmap *); /* NULL is fine */
 
 typedef enum CharsmapRule { CHARSMAP_SHORTEST, CHARSMAP_LONGEST } CharsmapRule;
-/* Finds the shortest or longest rule that matches the start of the text. Returns the number of matched bytes, or 0 if
- * no rule matches, and sets *to to the replacement (borrowed). */
+/* Finds the shortest or longest rule that matches the start of the text. Sets *to to the replacement
+ * (borrowed). Returns the number of matched bytes, or 0 if no rule matches. */
 size_t charsmap_find(const Charsmap *, CharsmapRule, const char *text, size_t n, const char **to,
                      size_t *to_n);

@@ -1,5 +1,5 @@
 /* Reads fields of an unchecked JSON object, and checks their types. `where` is the object's name in messages,
- * such as "pre_tokenizer". If a field is absent or null, field_bool returns the fallback, field_int and
+ * such as "pre_tokenizer". If a field is absent or null, field_bool sets *out to the fallback, field_int and
  * field_text return an error, and the other functions set *out to NULL. */
 #pragma once
 

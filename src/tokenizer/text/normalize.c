@@ -204,7 +204,7 @@ Err replace_all(const Regex *pattern, const Str *content, Matcher *m, View text,
         else
             aligned_add(out, view_slice(text, s->begin, s->end));
         if (out->text.len > limit)
-            e = err_user("the tokenizer's Replace normalizer makes a text more than %d times as long",
+            e = err_user("the tokenizer's Replace normalizer makes a text more than %d times longer",
                          MAX_GROWTH);
     }
     free(spans.v);
@@ -226,9 +226,10 @@ static void strip(const Step *step, View v, Aligned *out) {
     aligned_add(out, view_slice(v, begin, end));
 }
 
-/* If a rule of the charsmap matches the start of a part, replaces the whole part by the result of the shortest such
- * rule. Otherwise, returns false. The new characters replace the old ones one by one. Surplus new characters are
- * inserted. If there are fewer new characters than old ones, the last new character replaces all remaining old ones. */
+/* If a rule of the charsmap matches the start of a part, replaces the whole part by the result of the shortest
+ * such rule. Otherwise, returns false. The new characters replace the old characters one by one, and surplus
+ * new characters are inserted. If there are fewer new characters than old ones, the last new character replaces
+ * all remaining old characters. */
 static bool map_part(const Charsmap *m, const char *part, size_t n, Edit *e) {
     const char *to;
     size_t to_n;
@@ -305,7 +306,7 @@ Err normalizer_run(const Normalizer *z, Matcher *m, const char *text, size_t n, 
         aligned_clear(&next);
         e = run_step(&z->steps[i], m, aligned_view(out), &next);
         if (!e.code && next.text.len > n * MAX_GROWTH + FREE_GROWTH)
-            e = err_user("the normalizer makes a text more than %d times as long", MAX_GROWTH);
+            e = err_user("the normalizer makes a text more than %d times longer", MAX_GROWTH);
         const Aligned swap = *out;
         *out = next;
         next = swap;

@@ -12,13 +12,13 @@
 
 typedef struct Normalizer Normalizer;
 
-/* Loads a normalizer. NULL or the JSON value null means a normalizer that changes nothing. Returns an error
- * if the type is not in the list above. */
+/* Loads a normalizer. If the object is NULL or the JSON value null, the normalizer changes nothing. Returns an
+ * error if the type is not one of those listed above. */
 Err normalizer_load(const json_t *, Normalizer **out);
 void normalizer_free(Normalizer *);
 
-/* Sets `out` to the normalized text. `text` is valid UTF-8, and begins at byte `at` of the original text. Returns an
- * error if a regex exceeds its limits, or if the text grows too much. */
+/* Sets `out` to the normalized text. `text` is valid UTF-8, and begins at byte `at` of the original text.
+ * Returns an error if a regex exceeds its limits, or if the text becomes too long. */
 Err normalizer_run(const Normalizer *, Matcher *, const char *text, size_t n, size_t at, Aligned *out);
 
 /* Appends `text` with every match of the regex replaced by `content`. Returns the same errors as normalizer_run. */

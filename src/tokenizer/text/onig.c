@@ -23,7 +23,7 @@ typedef struct Rewrite {
     const char *p; /* the pattern, and the position in it */
     size_t n, i;
     Str *out;
-    bool in_class, class_start, nested; /* nested: whether the position is inside a nested class */
+    bool in_class, class_start, nested; /* nested: whether the position is in a nested class */
     /* position in `out` of the last atom, the part of the pattern to which a quantifier applies */
     size_t atom;
     size_t groups[MAX_GROUPS], depth;
@@ -128,13 +128,13 @@ static Err escape(Rewrite *r) {
     else if ((unsigned char)e < 0x80)
         str_add(r->out, r->p + r->i, 2);
     else
-        r->i--; /* a backslash before any other character quotes it */
+        r->i--; /* a backslash before any other character quotes that character */
     r->i += 2;
     return ERR_OK;
 }
 
 /* Converts a bracket of a nested class. A nested class adds its characters to the outer class. Negated nested
- * classes and brackets next to '-' are refused. */
+ * classes, and brackets next to '-', are refused. */
 static Err nested_class(Rewrite *r) {
     static const char *const NOT[] = {"[^", "[:", "[]", "[-", "]-"};
     bool refused = r->p[r->i - 1] == '-' || (r->p[r->i] == '[' && r->nested);
@@ -197,8 +197,8 @@ static Err group(Rewrite *r) {
     return ERR_OK;
 }
 
-/* Converts "{". In Ruby, {,m} means {0,m}, {n,m}+ repeats the repetition, and {n}? makes the repetition
- * optional. */
+/* Converts "{". In Ruby, {,m} means {0,m}. The + in {n,m}+ repeats the repetition, and the ? in {n}? makes the
+ * repetition optional. */
 static void braces(Rewrite *r) {
     size_t i = r->i + 1, digits = i;
     while (i < r->n && isdigit((unsigned char)r->p[i])) i++;

@@ -149,7 +149,7 @@ static Err load_metaspace(PreTokenizer *p, const json_t *object) {
     while (i < 3 && strcmp(scheme, schemes[i])) i++;
     if (i == 3) return err_user("pre_tokenizer.prepend_scheme '%s' must be always, never or first", scheme);
     if (!prefix && i != NEVER)
-        return err_user("pre_tokenizer.add_prefix_space and prepend_scheme contradict each other");
+        return err_user("pre_tokenizer.add_prefix_space contradicts prepend_scheme: change one of them");
     step->prepend = (Prepend)i;
     return split ? add_split(p, meta, true, MERGED_WITH_NEXT, false) : ERR_OK;
 }
@@ -223,8 +223,8 @@ void pretokenizer_work_free(PreTokenizerWork *w) {
     free(w);
 }
 
-/* Merges neighbouring spans in place, as NormalizedString::split does. In the result, `match` marks the pieces to
- * drop. */
+/* Merges neighbouring spans in place, as NormalizedString::split does. In the result, `match` marks the pieces
+ * that must be dropped. */
 static void apply_behavior(Spans *s, Behavior behavior, bool invert) {
     size_t kept = 0;
     bool previous = false, from_right = behavior == MERGED_WITH_NEXT;

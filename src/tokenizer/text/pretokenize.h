@@ -1,9 +1,8 @@
-/* The "pre_tokenizer" of a tokenizer.json: BertPreTokenizer, Split, ByteLevel, Digits, Metaspace,
- * Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence. Each kind consists of one or
- * more steps: prepending a blank, splitting the text, representing bytes by characters, and replacing blanks
- * by metaspace. Each piece passes through all steps before the next piece is split off, so no list of all
- * pieces is stored. Source: tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py (byte
- * spelling). */
+/* The "pre_tokenizer" of a tokenizer.json: BertPreTokenizer, Split, ByteLevel, Digits, Metaspace, Punctuation,
+ * Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence. Each type consists of one or more steps:
+ * prepending a blank, splitting the text, representing bytes by characters, and replacing blanks by metaspace.
+ * Each piece passes through all steps before the next piece is split off, so no list of all pieces is stored.
+ * Source: tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py (byte spelling). */
 #pragma once
 
 #include <jansson.h>
@@ -18,8 +17,8 @@
 typedef struct PreTokenizer PreTokenizer;
 typedef struct PreTokenizerWork PreTokenizerWork; /* each thread needs a separate PreTokenizerWork */
 
-/* Loads a pre-tokenizer. NULL or the JSON value null means that a text is one piece. Returns an error if a
- * type is not in the list above, or if there is more than one ByteLevel. */
+/* Loads a pre-tokenizer. If the object is NULL or the JSON value null, a text is one piece. Returns an error if
+ * a type is not one of those listed above, or if there is more than one ByteLevel. */
 Err pretokenizer_load(const json_t *, PreTokenizer **out);
 void pretokenizer_free(PreTokenizer *);
 PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);

@@ -39,7 +39,8 @@ static Err compile(const char *pattern, size_t n, bool literal, Regex **out) {
         return err_user("the regex '%.*s' cannot be compiled: %s at byte %zu", onig_shown(n), pattern,
                         (char *)why, offset);
     }
-    pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE); /* if this fails, the slower interpreter is used */
+    /* if JIT compilation fails, the slower interpreter is used */
+    pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
     *out = mem_alloc(sizeof **out);
     (*out)->code = compiled;
     return ERR_OK;

@@ -29,7 +29,7 @@ typedef struct Part {
     int change;
 } Part;
 
-/* Sorts [v, v + n) by combining class, which is below 256, with a stable counting sort. */
+/* Sorts [v, v + n) by combining class (below 256) with a stable counting sort. */
 static void sort_marks(Part *v, size_t n) {
     bool sorted = true;
     for (size_t i = 1; i < n && sorted; i++) sorted = combining_class(v[i - 1].c) <= combining_class(v[i].c);

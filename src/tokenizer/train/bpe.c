@@ -1,7 +1,7 @@
 /* A word is a list of token ids. `pairs` contains the number of occurrences of each pair of adjacent ids. The
- * queue contains the pairs in the order of these counts. Each entry in the queue lists the words that contain
- * the pair. A count in the queue may be outdated, so it is compared with the current count when the pair
- * reaches the front. */
+ * queue contains the pairs in descending order of their numbers of occurrences. Each entry in the queue lists
+ * the words that contain the pair. When a pair reaches the front, its count in the queue may be outdated, so it
+ * is compared with the current count. */
 #include "tokenizer/train/bpe.h"
 
 #include <stdbool.h>
@@ -184,7 +184,7 @@ static Err add_alphabet(Trainer *t, const Training *c) {
         ERR_RETURN(e);
     }
     if (vocab_count(t->tokens) <= (size_t)c->vocab_size) return ERR_OK;
-    return err_user("--vocab-size %lld is below the %zu special tokens and bytes: raise it",
+    return err_user("--vocab-size %lld is below the number of special tokens and bytes, %zu: raise it",
                     (long long)c->vocab_size, vocab_count(t->tokens));
 }
 
@@ -238,7 +238,7 @@ static void merge_word(Trainer *t, int32_t w, int32_t left, int32_t right, int32
     word->n = kept;
 }
 
-/* Appends a merge. If a pair is merged twice, the rank of the second merge applies. */
+/* Appends a merge. If a pair is merged twice, it gets the rank of the second merge. */
 static void note_merge(Trainer *t, Pair *p) {
     if (p->merged) t->merges[p->merged - 1] = UINT64_MAX;
     if (t->num_merges == t->merges_cap)

@@ -1,7 +1,7 @@
-/* The `tokenizers` library builds a suffix array of all words, and uses the inner nodes of the suffix tree. The inner
- * nodes are the substrings that are followed by at least two different characters (the end of a word counts as a
- * character). Pieces are short, so this code sorts suffixes only by their first 17 characters. The words are separated
- * by the character 0. */
+/* The `tokenizers` library builds a suffix array of all words, and uses the inner nodes of the suffix tree. The
+ * inner nodes are the substrings that are followed by at least two different characters, where the end of a
+ * word counts as a character. Pieces are short, so this code sorts suffixes only by their first 17 characters.
+ * The words are separated by the character 0. */
 #include "tokenizer/train/seeds.h"
 
 #include <stdlib.h>

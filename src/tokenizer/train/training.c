@@ -54,8 +54,8 @@ static void count_word(void *arg, View v) {
     if (id < 0) {
         id = vocab_limit(w->vocab);
         if (id == VOCAB_ID_LIMIT)
-            w->err =
-                err_user("the text has more than %d different words; train on a part of it", VOCAB_ID_LIMIT);
+            w->err = err_user("the text has more than %d different words; train on a part of the text",
+                              VOCAB_ID_LIMIT);
         else
             w->err = vocab_add(w->vocab, piece, n, id);
         if (w->err.code) return;

@@ -111,7 +111,7 @@ static void estimate(Trainer *t) {
 
 typedef struct Loss {
     int32_t piece;
-    double loss; /* the log likelihood that is lost per word if the piece is dropped */
+    double loss; /* the loss of log likelihood per word if the piece is dropped */
 } Loss;
 
 static int by_loss(const void *x, const void *y) {
@@ -122,11 +122,11 @@ static int by_loss(const void *x, const void *y) {
 
 typedef enum Fate { DROP, KEEP, WEIGH } Fate;
 
-/* Computes how much likelihood is lost if a piece is dropped. In the best segmentations of words, the best
- * segmentation of the piece's text into other pieces would replace the piece. `freq` contains the number of
- * occurrences of each piece. To compute `after`, SentencePiece adds the number of pieces in this
- * segmentation. Version 0.23 of tokenizers adds the number of all pieces instead, and thus overstates the
- * loss of frequent pieces. This code follows tokenizers. */
+/* Computes the loss of likelihood if a piece is dropped, so that the best segmentation of its text into other
+ * pieces replaces the piece in the best segmentations of words. `freq` contains the number of occurrences of
+ * each piece. To compute `after`, SentencePiece adds the number of pieces in the replacing segmentation.
+ * Version 0.23 of the `tokenizers` library adds the number of all pieces instead, and thus overstates the loss
+ * of frequent pieces. This code follows the library. */
 static Fate weigh(Trainer *t, int32_t piece, const double *freq, double pieces, double words, double *loss) {
     size_t n;
     const char *text = vocab_text(t->seeds.texts, t->seed[piece], &n);
@@ -144,7 +144,7 @@ static Fate weigh(Trainer *t, int32_t piece, const double *freq, double pieces, 
     return WEIGH;
 }
 
-/* Keeps the pieces that cannot be replaced, in order, and then the pieces with the largest losses. */
+/* Keeps the pieces that cannot be replaced, in order, followed by the pieces with the largest losses. */
 static void prune(Trainer *t) {
     double *freq = t->expected, pieces = 0, words = 0;
     for (int32_t i = 0; i < t->n; i++) freq[i] = 0;
@@ -179,7 +179,8 @@ static void run(Trainer *t, const Training *c) {
     for (int32_t before = INT32_MAX;;) {
         if (c->progress) c->progress(c->ctx, t->n - 1);
         for (int i = 0; i < SUB_ITERATIONS; i++) estimate(t);
-        if (t->n <= t->limit || t->n >= before) return; /* the characters alone may exceed the limit */
+        /* the number of characters alone may exceed the limit */
+        if (t->n <= t->limit || t->n >= before) return;
         before = t->n;
         prune(t);
     }
@@ -199,8 +200,8 @@ static int by_score(const void *x, const void *y) {
     return (a->place > b->place) - (a->place < b->place);
 }
 
-/* Selects all characters, then pieces until the list is full, and sorts them by score. A dropped character gets the
- * minimum score plus a multiple of STEP; the multiple increases with each such character. */
+/* Selects all characters, then pieces until the list is full, and sorts them by score. A dropped character gets
+ * the minimum score plus a multiple of STEP, which increases with each dropped character. */
 static size_t choose(const Trainer *t, size_t wanted, Piece *out) {
     static const double STEP = 0.0001;
     const size_t chars = (size_t)t->seeds.chars;
@@ -258,7 +259,9 @@ static Err check_words(const Words *words) {
         size_t n;
         words_text(words, w, &n);
         if (n > LONGEST_WORD)
-            return err_user("a text has %zu bytes without a blank, more than %d: split it", n, LONGEST_WORD);
+            return err_user(
+                "a text has %zu bytes without a blank, but at most %d are allowed: split the text", n,
+                LONGEST_WORD);
     }
     return ERR_OK;
 }
@@ -268,7 +271,8 @@ static Err train(Trainer *t, const Training *c, Vocab *vocab, json_t *list) {
     ERR_RETURN(seeds_find(t->words, SEEDS, &t->seeds));
     const int64_t least = (int64_t)vocab_count(vocab) + t->seeds.chars;
     if (least > c->vocab_size)
-        return err_user("--vocab-size %lld is below the %zu special tokens and %d characters: raise it",
+        return err_user("--vocab-size %lld is below the number of special tokens, %zu, plus the number of "
+                        "characters, %d: raise it",
                         (long long)c->vocab_size, vocab_count(vocab), t->seeds.chars);
     t->limit = (int32_t)(c->vocab_size * 11 / 10);
     start(t);

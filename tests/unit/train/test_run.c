@@ -154,11 +154,11 @@ TEST(too_little_memory_is_said) {
                      fits = {.part = {[MEMORY_parameters] = ENOUGH}};
     Err e = memory_plan_check(&on_host, ENOUGH);
     assert_int_equal(e.code, ERR_USER);
-    assert_non_null(strstr(e.msg, "need 4.0 PiB of the host's memory"));
+    assert_non_null(strstr(e.msg, "together need 4.0 PiB of host memory"));
     assert_non_null(strstr(e.msg, "--cpu-offloading-num-layers"));
     e = memory_plan_check(&model, ENOUGH);
     assert_int_equal(e.code, ERR_USER);
-    assert_non_null(strstr(e.msg, "already need 2.9 KiB of memory, but 1000 B are available"));
+    assert_non_null(strstr(e.msg, "already need 2.9 KiB of memory, but only 1000 B are available"));
     assert_null(strstr(e.msg, "--micro-batch-size"));
     e = memory_plan_check(&activations, ENOUGH);
     assert_int_equal(e.code, ERR_USER);
