@@ -8,8 +8,8 @@
 
 typedef struct MlaSpec {
     /* Each group consists of one head. head_dim is the total width of a head's two parts. qk_norm normalizes
-     * the latents. rope applies to the rotated part, whose pairs are adjacent channels. `recompute` includes
-     * the rotation and attention. qkv_bias is false. */
+     * the latents. rope applies to the rotated part, whose pairs are adjacent channels. With `recompute`, the
+     * backward pass recomputes the rotation and attention. qkv_bias is false. */
     AttentionSpec attention;
     /* width of the latent for queries; 0 if queries have neither a latent nor a norm */
     int64_t q_rank;
@@ -23,7 +23,7 @@ typedef struct MlaSpec {
 
 typedef struct Mla {
     const MlaSpec *spec;
-    const RopeTable *rope, *temperature; /* temperature is NULL if there is none */
+    const RopeTable *rope, *temperature; /* `temperature` is NULL if the model has no temperature */
     uint64_t dropout_site;
     Linear q_down, q, kv_down, kv,
         proj; /* q and kv are up-projections; q_down is not used if queries have no latent */

@@ -134,7 +134,8 @@ static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *pro
     return op_redistribute(t, y, AXIS_ETP, SPMD_V, 0);
 }
 
-/* Projects the routed experts' input down to the latent width; widened() projects their output up again. */
+/* Projects the routed experts' input down to the latent width; widened() projects the experts' output up
+ * again. */
 static Tensor *narrowed(Tape *t, const Moe *m, Tensor *x) {
     return m->spec->latent ? linear_forward(t, &m->to_latent, x) : x;
 }
@@ -172,8 +173,8 @@ static Tensor *gather(Tape *t, Tensor *x) {
     return op_redistribute(t, op_to_expert_view(t, x), AXIS_EP, SPMD_R, 0);
 }
 
-/* Each expert-parallel rank gathers all tokens, and computes the outputs of its experts. A reduce-scatter
- * sums all ranks' outputs. */
+/* Each expert-parallel rank gathers all tokens, and computes the outputs of its experts. A reduce-scatter sums
+ * the outputs of all ranks. */
 static Tensor *by_all_gather(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a) {
     const bool alone = tape_axis(t, AXIS_ETP) == 1;
     const Routing all = {gather(t, r->probs), gather(t, r->expert)};
@@ -202,8 +203,8 @@ static Tensor *on_one_rank(Tape *t, const Moe *m, Tensor *x, Routing *r, Dispatc
 }
 
 /* During generation, ranks can have different numbers of tokens, which only the all-to-all supports.
- * Tensor-parallel ranks have the same tokens; the number of tokens is a multiple of the number of these ranks,
- * and each rank routes an equal part. */
+ * Tensor-parallel ranks have the same tokens and route equal parts of them; the number of tokens is a multiple
+ * of the number of tensor-parallel ranks. */
 static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x) {
     (void)cache;
     const Moe *m = self;

@@ -10,7 +10,7 @@
 
 typedef struct MoeSpec {
     RouterSpec router;
-    int64_t ffn, shared_ffn; /* a shared_ffn of 0 means that there is no shared expert */
+    int64_t ffn, shared_ffn; /* if shared_ffn is 0, there is no shared expert */
     bool bias;               /* whether the linear layers outside the shared expert have biases */
     bool shared_gate;
     int64_t latent; /* width of the routed experts' input and output; 0 means `hidden` */

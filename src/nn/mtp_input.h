@@ -1,5 +1,6 @@
-/* The input of a layer that predicts additional tokens (MTP): a projection of a later token's embedding and the
- * previous stack's output. The input corresponds to Megatron-LM core/transformer/multi_token_prediction.py. */
+/* The input of a layer that predicts additional tokens (MTP): a projection of the embedding of a later token,
+ * concatenated with the previous stack's output. The input corresponds to Megatron-LM
+ * core/transformer/multi_token_prediction.py. */
 #pragma once
 
 #include "nn/embedding.h"
@@ -16,7 +17,7 @@ typedef struct MtpInputSpec {
 typedef struct MtpInput {
     Embedding words;
     Norm token_norm, state_norm;
-    Linear proj; /* [hidden, 2 hidden]: the token's columns, followed by the state's columns */
+    Linear proj; /* [hidden, 2 hidden]: the columns for the token, followed by the columns for the state */
 } MtpInput;
 
 /* The module is an MtpInput, and the spec is an MtpInputSpec. The input reads Feed.encoded and the same fields

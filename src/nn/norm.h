@@ -6,12 +6,12 @@
 #include "tape/tape.h"
 
 typedef struct Norm {
-    Param *gain, *bias; /* [width]; a NULL gain means 1, and a NULL bias means no bias */
+    Param *gain, *bias; /* [width]; if the gain is NULL, it is 1; if the bias is NULL, there is no bias */
     NormAttr attr;
 } Norm;
 
 /* Registers a norm. Gains are initialized to 1, or to 0 if the norm multiplies by 1 + gain. */
 Norm norm_new(Registry *, const char *name, int64_t width, NormAttr);
 Tensor *norm_forward(Tape *, const Norm *, Tensor *x);
-/* Normalizes *x + branch, and sets *x to this sum. */
+/* Sets *x to *x + branch, and returns the normalized sum. */
 Tensor *norm_forward_sum(Tape *, const Norm *, Tensor **x, Tensor *branch);

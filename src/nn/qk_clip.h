@@ -8,7 +8,7 @@
 #include "param/state.h"
 
 typedef struct QkClipSpec {
-    bool measures; /* whether to measure a step's largest scores, for the log or for clipping */
+    bool measures; /* whether to measure the largest scores of a step, for the log or for clipping */
     bool clips;
     double threshold;
     double alpha; /* exponent for queries; the exponent for keys is 1 - alpha */

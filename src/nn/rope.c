@@ -5,12 +5,14 @@
 
 #include "base/fault.h"
 
-/* Returns, as a real number, the index of the channel that rotates `turns` times over the original context length. */
+/* Returns the (real-valued) index of the channel that rotates `turns` times over the original context
+ * length. */
 static double yarn_channel(const RopeSpec *s, double turns) {
     return (double)s->dim * log(s->yarn.original / (turns * 2 * M_PI)) / (2 * log(s->base));
 }
 
-/* Returns the fraction of channel i's frequency that is divided by the YaRN factor, from 0 (none) to 1 (all). */
+/* Returns the fraction of the frequency of channel i that is divided by the YaRN factor, from 0 (none) to 1
+ * (all). */
 static double yarn_ramp(const RopeSpec *s, int64_t i) {
     double low = yarn_channel(s, s->yarn.fast), high = yarn_channel(s, s->yarn.slow);
     if (s->yarn.rounds) low = floor(low), high = ceil(high);

@@ -9,10 +9,9 @@
  * rotate fewer than `slow` times over the original context length. YaRN keeps the frequencies of channels
  * that rotate more than `fast` times, and blends linearly in between.
  *
- * Instead of a rotation, a table can contain temperatures by which queries are multiplied (transformers,
+ * Instead of rotations, a table can contain temperatures, by which queries are multiplied (transformers,
  * models/llama4 and models/ministral3): the cosines of position p are 1 + scale ln(1 + floor((p + first) /
- * floor)), and the sines are
- * 0. */
+ * floor)), and the sines are 0. */
 #pragma once
 
 #include "param/state.h"

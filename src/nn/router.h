@@ -38,13 +38,13 @@ typedef struct Router {
     Tensor *counters; /* F64 [router_counters()], from the registry (state_counters) */
 } Router;
 
-/* Registers a router's parameters. `self` must not move, because the registry keeps a pointer to a router that has a
- * bias. At the end of a step, the bias changes by bias_rate, so that experts with few tokens receive more. With
- * `quantile`, the new bias is computed from the mean of the biases that would have balanced each of the step's
- * microbatches. */
+/* Registers a router's parameters. `self` must not move, because the registry keeps a pointer to a router that
+ * has a bias. At the end of a step, the bias changes by bias_rate, so that experts with few tokens will receive
+ * more tokens. With `quantile`, the new bias is computed from the mean of the biases that would have balanced
+ * each of the step's microbatches. */
 void router_init(Router *self, Registry *, const char *name, const RouterSpec *, Tensor *counters);
 /* Returns the number of counters that a router with this number of experts has. The last ROUTER_LOSSES counters
- * are sums of the losses, without their coefficients. */
+ * are sums of the losses, not multiplied by their coefficients. */
 int64_t router_counters(int64_t experts);
 /* Returns the sum of a loss since the start of the step. `counters` is a copy of the router's counters in host
  * memory. */

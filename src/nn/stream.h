@@ -6,7 +6,7 @@
 
 typedef struct Stream {
     Tensor *x;      /* [s, b, h] */
-    Tensor *branch; /* still to be added to x; NULL if there is nothing to add */
+    Tensor *branch; /* the branch that must still be added to x; NULL if there is none */
 } Stream;
 
 /* Returns x + branch. */

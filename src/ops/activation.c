@@ -1,4 +1,5 @@
-/* y = act(x). kernels/cpu/activation.c contains the formulas. The backward pass overwrites dx or adds to it. */
+/* y = act(x). kernels/cpu/activation.c contains the formulas. The backward pass overwrites or accumulates
+ * dx. */
 #include "ops/activation.h"
 
 #include <string.h>

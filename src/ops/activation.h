@@ -16,6 +16,6 @@ typedef struct Activated {
     Activation kind; /* a kind without a gate, unless pre is NULL */
 } Activated;
 
-/* Records that y [..., f] is the activation of x. If `through_reader`, the backward pass of the op that reads y
- * computes the gradient of x, and this node has no backward function. */
+/* Records that y [..., f] is the activation of x. If `through_reader` is true, the backward pass of the op that
+ * reads y computes the gradient of x, and the activation's node has no backward function. */
 void activation_record(Tape *, Tensor *x, Tensor *y, Activation, bool through_reader);

@@ -29,8 +29,8 @@ typedef struct AttentionInputs {
     Tensor *max;
 } AttentionInputs;
 
-/* Returns [s,b,g,r,e]. AttentionAttr defines which keys a query attends to. The result is 0 for a query that
- * attends to no key. If `unfused`, all probabilities are stored; this method is slow, and serves as a
+/* Returns [s,b,g,r,e]. AttentionAttr defines the keys to which a query attends. The result is 0 for a query
+ * that attends to no key. If `unfused`, all probabilities are stored; this method is slow, and serves as a
  * reference. */
 Tensor *op_attention(Tape *, const AttentionInputs *, AttentionAttr, bool unfused);
 
@@ -38,8 +38,8 @@ Tensor *op_attention(Tape *, const AttentionInputs *, AttentionAttr, bool unfuse
  * `out` contains y, then lse or all probabilities. `attr` is an AttentionAttr or begins with one. */
 
 Call attention_call(const AttentionInputs *, const void *attr);
-/* Creates a call's outputs, for attention to `keys` keys: y, and either lse [b,g,r,s] or all probabilities for the
- * backward pass. */
+/* Creates the outputs of a call for attention to `keys` keys: y and, for the backward pass, either lse
+ * [b,g,r,s] or all probabilities. */
 void attention_outputs(Tape *, Call *, int64_t keys, bool unfused);
 /* Computes a call's outputs. */
 void attention_run(Tape *, const Call *call, bool unfused);
@@ -55,6 +55,6 @@ AttentionGrads attention_grads_out(Tape *, const Call *call, Need);
 static inline bool attention_grads_of_scores(const AttentionGrads *g) {
     return g->q || g->k || g->v || g->bias;
 }
-/* Computes the gradients for the call's keys. The sinks' gradient is a separate sum over rows, which is computed once
- * per op, not once per step of a ring. */
+/* Computes the gradients for the call's keys. The sinks' gradient is a separate sum over rows, which is
+ * computed once per op instead of once per step of a ring. */
 void attention_gradients(Tape *, const Call *call, bool unfused, Tensor *dy, AttentionGrads);

@@ -1,5 +1,5 @@
 /* Attention over context-parallel ranks, each of which holds a zigzag slice of the sequence (base/zigzag.h).
- * This attention corresponds to Megatron-LM's --cp-comm-type and Transformer Engine's attention with context
+ * The code corresponds to Megatron-LM's --cp-comm-type and Transformer Engine's attention with context
  * parallelism. */
 #pragma once
 
@@ -16,17 +16,18 @@ typedef struct ContextPlan {
 
 /* Computes op_attention over all positions, which are sharded over the context-parallel ranks:
  *
- *   q, k, v and the result: V over CP. Queries and keys are slices of two sequences, whose lengths may differ.
- *   first_key: positions among all keys, V over CP like the queries.
- *   lengths, sink and bias: R over CP.
+ *   `q, k, v` and the result are V over CP. Queries and keys are slices of two sequences, whose lengths may differ.
+ *   `first_key` contains positions among all keys, and is V over CP like the queries.
+ *   `lengths`, `sink` and `bias` are R over CP.
  *
  * The op sets attr.query and attr.key. The caller sets attr.first_head for q. For an exchange over n ranks,
- * either g must be a multiple of n, or n must be a multiple of g and r a multiple of n / g. A ring requires
- * the fused kernel. On one rank, the op gives the same result as op_attention. */
+ * either g must be a multiple of n, or n must be a multiple of g and r a multiple of n / g. A ring requires the
+ * fused kernel. On one rank, the op is the same as op_attention. */
 Tensor *op_context_attention(Tape *, const AttentionInputs *, AttentionAttr, ContextPlan, bool unfused);
-/* Exchanges queries, keys and values in one operation instead of three, before op_context_attention. qkv [s,b,w]
- * consists of g groups of heads, each with queries, a key and a value. The op changes qkv to [n*s,b,g/n,w/(g*d),d].
- * Returns false and leaves qkv unchanged if the plan has no exchange or n does not divide g. */
+/* Exchanges queries, keys and values in one operation instead of three, before op_context_attention. qkv
+ * [s,b,w] consists of g groups of heads, each with queries, a key and a value. The op changes qkv to
+ * [n*s,b,g/n,w/(g*d),d]. If the plan has no exchange, or if g is not a multiple of n, returns false and leaves
+ * qkv unchanged. */
 bool context_exchange(Tape *, Tensor **qkv, int64_t g, int64_t d, ContextPlan);
 
 /* Computes attention across the blocks of ranks. Takes the same inputs as op_context_attention, for this rank's

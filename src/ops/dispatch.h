@@ -16,7 +16,7 @@ typedef struct Dispatch {
  * is at most e * capacity, and the routing must cover all tokens of the microbatch. If all expert-parallel ranks share
  * the routing (R), each rank computes the rows of its experts, and the result is a partial sum. */
 Dispatch op_dispatch(Tape *, const Routing *, int64_t experts, DispatchAttr);
-/* Returns the experts' rows [r,1,h] of x_sbh [s,b,h]. A row without a token is zero. */
+/* Copies x_sbh [s,b,h] to the experts' rows, and returns the rows [r,1,h]. A row without a token is zero. */
 Tensor *op_permute(Tape *, Tensor *x_sbh, const Dispatch *);
 /* Like op_permute, for probs_sbk [s,b,k], which no other op may read. Returns [r,1,1]. */
 Tensor *op_permute_probs(Tape *, Tensor *probs_sbk, const Dispatch *);

@@ -1,5 +1,5 @@
 /* y = x * factors (kernels/cpu/dropout.c). The factors are not stored: the backward pass generates them again.
- * The backward pass overwrites dx or adds to it. */
+ * The backward pass overwrites or accumulates dx. */
 #include "ops/dropout.h"
 
 #include "kernels/attr.h"

@@ -1,5 +1,5 @@
-/* y[s,b] = w[id[b,s]]. In the backward pass, row v of dw is the sum of dy over the tokens with id v, in the canonical
- * order (kernels/ops.def). The backward pass overwrites dw or adds to it. */
+/* y[s,b] = w[id[b,s]]. In the backward pass, row v of dw is the sum of dy over the tokens with id v, in the
+ * canonical order (kernels/ops.def). The backward pass overwrites or accumulates dw. */
 #include "ops/embedding.h"
 
 #include "kernels/attr.h"

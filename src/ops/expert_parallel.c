@@ -42,14 +42,14 @@ Tensor *op_to_dense_view(Tape *t, Tensor *x) { return cross(t, &OPS[OP_to_dense_
 
 /* ---- all-to-all ---- */
 
-/* An all-to-all of rows, and later of their gradients. Two tape nodes share an Exchange. The first node
- * starts the all-to-all in the forward pass, and finishes the gradients' all-to-all in the backward pass. The
- * second node finishes the rows' all-to-all in the forward pass, and starts the gradients' in the backward
- * pass. The tape's observers are not called for the first node. */
+/* An all-to-all of rows and, in the backward pass, of the rows' gradients. Two tape nodes share an Exchange.
+ * The first node starts the all-to-all in the forward pass, and finishes the gradients' all-to-all in the
+ * backward pass. The second node finishes the rows' all-to-all in the forward pass, and starts the gradients'
+ * all-to-all in the backward pass. The tape's observers are not called for the first node. */
 struct Exchange {
     const OpDef *op;
     Group group;
-    const int64_t *out, *in; /* number of rows to and from each rank */
+    const int64_t *out, *in; /* number of rows sent to and received from each rank */
     TapeComm comm;
     Tensor *dy; /* dy must exist until the gradients have been sent */
 };
@@ -127,9 +127,9 @@ Tensor *op_arrive(Tape *t, Moving m) {
 
 /* ---- plan ---- */
 
-/* Counts the rows to and from each EP rank. Without a capacity, a->arriving becomes the maximum number of rows
- * that any rank in this rank's expert-tensor-parallel group receives, because the group will then gather these
- * rows. */
+/* Counts the rows sent to and received from each EP rank. Without a capacity, a->arriving becomes the maximum
+ * number of rows that any rank in this rank's expert-tensor-parallel group receives, because the group will
+ * then gather these rows. */
 static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     const Mesh *m = &tape_context(t)->layout->mesh;
     const int etp = m->size[AXIS_ETP], ep = m->size[AXIS_EP], me = m->coordinate[AXIS_EP];
@@ -163,8 +163,8 @@ static Tensor *gather_offsets(Tape *t, const Dispatch *d, unsigned axes) {
     return all;
 }
 
-/* Plans the grouping of gathered rows by expert. `rows` is the number of rows from each expert-tensor-parallel rank.
- * Frees `offset`. */
+/* Plans how to group the gathered rows by expert. `rows` is the number of rows from each expert-tensor-parallel
+ * rank. Frees `offset`. */
 static Dispatch sort_gathered(Tape *t, Tensor *offset, int64_t rows, ArrivalAttr a, DispatchAttr room) {
     a.etp = tape_axis(t, AXIS_ETP);
     Tensor *expert = tape_tensor(t, I64, 3, (int64_t[]){a.etp * rows, 1, 1});

@@ -4,7 +4,7 @@
  * The mesh has two views of the same ranks (comm/mesh.h). Outside an MoE layer, tensors have SPMD types on the
  * dense axes and are I on the expert axes. Inside an MoE layer, tensors have SPMD types on the expert axes and
  * are I on the dense axes. If each rank has different tokens, a tensor is V on all axes of either view, so a
- * change of view moves no data. Only the ops in this file change the view, and they reject partial sums. Other
+ * change of view moves no data. Only the ops in this file change the view; these ops reject partial sums. Other
  * ops reject a tensor that is in the wrong view. */
 #pragma once
 
@@ -38,9 +38,10 @@ typedef struct Moving {
     Tensor *from, *y;
     Exchange *exchange;
 } Moving;
-/* Sends x_r1w [rows,1,w], which is in the dense view. The result is [arriving,1,w] in the expert view, with zeros
- * where no row is received. op_return_from_experts does the reverse. The rows are transferred while the ops before
- * op_arrive run. The gradients are transferred during the backward pass of these ops. */
+/* Sends x_r1w [rows,1,w], which is in the dense view. The result is [arriving,1,w] in the expert view, with
+ * zeros where no row is received. op_return_from_experts performs the reverse operation. The rows are
+ * transferred while the ops before op_arrive run. The gradients are transferred during the backward pass of
+ * these ops. */
 Moving op_send_to_experts(Tape *, Tensor *x_r1w, const Arrival *);
 Moving op_return_from_experts(Tape *, Tensor *x_r1w, const Arrival *);
 Tensor *op_arrive(Tape *, Moving);

@@ -3,12 +3,12 @@
  * GEMMs multiply the FP8 values q if the device supports FP8 GEMMs. Emulated GEMMs multiply q / scale in fp32
  * instead.
  *
- *   delayed     A tensor's scale is computed from its amaxes in past steps, over all ranks in a stage. The window
- *               of past steps moves once per step (in Transformer Engine, once per forward pass).
- *   tensorwise  A tensor's scale is computed from its current amax, over all ranks that hold parts of the tensor.
- *   blockwise   Every 128 terms of a sum have a separate scale; in a weight, every 128 x 128 block has one. Blocks
- *               begin where a rank's part begins, so the blocks depend on the layout if the parts' sizes are not
- *               multiples of 128.
+ *   `delayed`     computes a tensor's scale from its amaxes in past steps, over all ranks in a stage. The window of
+ *                 past steps moves once per step (in Transformer Engine, once per forward pass).
+ *   `tensorwise`  computes the scale from the tensor's current amax, over all ranks that hold parts of the tensor.
+ *   `blockwise`   uses a separate scale for every 128 terms of a sum and, in a weight, for every 128 x 128 block.
+ *                 Blocks begin where a rank's part begins, so the blocks depend on the layout if the parts' sizes
+ *                 are not multiples of 128.
  *
  * Delayed and tensorwise scales depend on the layout only through rounding errors in the quantized tensors. */
 #pragma once
@@ -62,8 +62,8 @@ const char *quantize_emulation(const Device *, QuantSpec, int64_t rows, int64_t 
 int64_t quantize_layers(const Registry *, int64_t tokens, const char **emulation);
 /* Returns the state [1 + history] that quantizes x in this forward pass, or in this node's backward pass. x is
  * this rank's part of an operand whose SPMD type is `type`. Returns NULL if there is no quantizer, or if scales
- * are blockwise. In a training step, x's amax is added to the history; if `native`, quantize_values adds it
- * instead. */
+ * are blockwise. In a training step, quantize_state adds the amax of x to the history or, if `native` is true,
+ * quantize_values does. */
 Tensor *quantize_state(Tape *, const Quantiser *, QuantRole, Tensor *x, SpmdType type, bool native);
 /* Returns x as an operand of an emulated FP8 GEMM, which sums over x's rows (tokens) or columns. The operand is
  * an fp32 tensor, which the caller must free with tape_drop. If there is no quantizer, returns x itself. */
@@ -96,8 +96,8 @@ QuantValues quantize_values(Tape *, const Quantiser *, QuantRole, Tensor *x, Ten
 void quantize_drop(Tape *, QuantValues *);
 
 /* Computes c = a b^T + bias [n], and the activation of c. The bias and the activation may be NULL. The result
- * overwrites c or is added to c. If `fast`, sums may be less precise than fp32, as in Transformer Engine's
- * forward pass. */
+ * overwrites c or is added to c. If `fast` is true, sums may be less precise than fp32, as in Transformer
+ * Engine's forward pass. */
 typedef struct QuantGemm {
     QuantOperand a, b;
     Tensor *bias, *c, *act;

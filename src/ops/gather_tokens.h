@@ -5,10 +5,10 @@
 
 #include "tape/tape.h"
 
-/* Returns all tokens [S,b,w] of x_sbw [s,b,w] (floats or I64), in the same order as on one rank. Returns x itself if
- * it is not sharded. */
+/* Returns all tokens [S,b,w] of x_sbw [s,b,w] (floats or I64), in the same order as on one rank. Returns x
+ * itself if x is not sharded. */
 Tensor *tokens_whole(Tape *, Tensor *x_sbw);
-/* Returns the rows of `whole` [S,b,w] that correspond to x_sb* [s,b,*], or `whole` itself if x is not
+/* Returns the rows of `whole` [S,b,w] that correspond to the rows of x [s,b,*], or `whole` itself if x is not
  * sharded. */
 Tensor *tokens_own(Tape *, Tensor *whole, const Tensor *x);
 /* tokens_check_whole fails with a message that names `op` if x is sharded. tokens_check_same fails with such a

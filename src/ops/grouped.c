@@ -1,5 +1,5 @@
 /* y = x w_e^T for the rows of each expert e. The backward pass overwrites or accumulates dx and dw. The
- * backward pass can compute dw while the rows' gradients return to their tokens' ranks
+ * backward pass can compute dw while the rows' gradients are sent back to the ranks of their tokens
  * (ops/expert_parallel.c). */
 #include "ops/grouped.h"
 

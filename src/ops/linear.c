@@ -42,7 +42,7 @@ static Tensor *gather_start(Tape *t, Tensor *x, bool kept, PendingReshard *movin
     return whole;
 }
 
-/* Returns the input of the forward pass's GEMM: x itself if it is not sharded. */
+/* Returns the input of the forward pass's GEMM, which is x itself if x is not sharded. */
 static Tensor *gathered(Tape *t, Tensor *x, LayerAttr *a) {
     PendingReshard m;
     if (!a->gemm.gathers_x) return x;
@@ -118,8 +118,8 @@ static void scattered_backward(Tape *t, const Node *n, Need need) {
         weight_gradient(t, &rest);
 }
 
-/* On several ranks, x is gathered while dx is computed, and dx is reduced while dw is computed. On one rank, dx is
- * computed last, so that part of it is still in the cache when the next op reads it. */
+/* On several ranks, x is gathered while dx is computed, and dx is reduced while dw is computed. On one rank, dx
+ * is computed last, so that part of dx is still in the cache when the next op reads it. */
 static void linear_backward(Tape *t, const Node *n, Need need) {
     const LayerAttr *a = n->call.attr;
     if (a->reduces && a->sequence) {

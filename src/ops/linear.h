@@ -6,13 +6,13 @@
 #include "tape/tape.h"
 
 typedef enum LinearFlags {
-    /* Column-parallel: x is I, or V along the sequence, and the op converts it to R. Unless
+    /* Column-parallel: the op converts x, which is I or V along the sequence, to R. Unless
      * RunContext.keeps_gathered is set, only the shard of x is kept for the backward pass. The backward pass
      * gathers x again while it computes dx, and reduces dx while it computes dw. */
     LINEAR_GATHER_IN = 1,
     /* Row-parallel: the partial sums become I, or V with LINEAR_SEQUENCE, and the bias is then added. */
     LINEAR_REDUCE_OUT = 2,
-    /* the input of GATHER_IN, or the output of REDUCE_OUT, is sharded along the sequence */
+    /* the input (with GATHER_IN) or the output (with REDUCE_OUT) is sharded along the sequence */
     LINEAR_SEQUENCE = 4,
 } LinearFlags;
 

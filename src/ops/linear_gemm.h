@@ -15,13 +15,14 @@ typedef struct LinearGemm {
     LinearAttr linear;          /* must be first, because the kernels read it */
     const Quantiser *quantiser; /* NULL if operands are not quantized */
     const Tensor *inverse;      /* see LinearLayer.inverse_o */
-    bool gathers_x;             /* the backward pass gathers x again, so no FP8 values of x are kept */
+    /* whether the backward pass gathers x again, so that no FP8 values of x are kept */
+    bool gathers_x;
     /* if not NULL, x is the activation of pre, and dx is the gradient of pre; otherwise, dx is the gradient of x */
     Tensor *pre;
     /* The forward pass sets these members. */
     bool is_fp8;               /* whether the device has FP8 GEMMs for this layer */
     Tensor *x_state, *w_state; /* the states that quantized the operands */
-    QuantOperand x_rows;       /* FP8 values of x's transpose, if kept for the backward pass */
+    QuantOperand x_rows;       /* FP8 values of x's transpose, if they are kept for the backward pass */
 } LinearGemm;
 
 /* call.in contains x, w and bias. call.out contains y and act. act is NULL if there is no activation. */

@@ -1,6 +1,6 @@
 /* Cross-entropy of each token. kernels/cpu/loss.c contains the formulas. On tensor-parallel ranks, the logits
- * are sharded by vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py), and the loss is I. The
- * logits' gradient overwrites the logits, which are the largest tensor in a step unless they are computed in
+ * are sharded by vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py), and the loss is I. The logits'
+ * gradient overwrites the logits, which are the largest tensor in a step unless the logits are computed in
  * chunks. */
 #include "ops/loss.h"
 
@@ -255,7 +255,7 @@ static void run_chunk(Tape *t, Chunks *c, int64_t first, int64_t n) {
     tape_drop(t, logits);
 }
 
-/* Returns x gathered along its positions over the tensor-parallel ranks (SPMD type R), or x itself if it is not
+/* Returns x gathered along its positions over the tensor-parallel ranks (SPMD type R), or x itself if x is not
  * sharded. */
 static Tensor *gathered(Tape *t, Tensor *x, bool is_cut) {
     if (!is_cut) return x;

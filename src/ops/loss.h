@@ -17,7 +17,7 @@ Tensor *op_correct(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab);
 
 /* Attributes for op_linear_cross_entropy. */
 typedef struct LinearLoss {
-    int64_t vocab; /* columns >= vocab are padding */
+    int64_t vocab; /* columns with an index >= vocab are padding */
     /* positions per chunk, > 0; only one chunk's logits, for all samples, are in memory at a time */
     int64_t positions;
     double softcap; /* cap for op_softcap; 0 means no cap */
@@ -39,7 +39,7 @@ typedef struct LinearLoss {
 Tensor *op_linear_cross_entropy(Tape *, Tensor *x_sbh, Tensor *w_vh, Tensor *label_bs, LinearLoss);
 
 enum { LINEAR_LOSS_BYTES = 1 << 30 };
-/* Returns the number of positions per chunk for s positions and b samples. A chunk has at most `tokens` tokens, but
- * at least one position. If `tokens` is 0, s is halved until a chunk's logits, `token_bytes` per token, take at most
- * LINEAR_LOSS_BYTES. */
+/* Returns the number of positions per chunk for s positions and b samples. A chunk has at most `tokens` tokens,
+ * but at least one position. If `tokens` is 0, s is halved until a chunk's logits, with `token_bytes` bytes per
+ * token, take at most LINEAR_LOSS_BYTES. */
 int64_t linear_loss_positions(int64_t s, int64_t b, int64_t tokens, size_t token_bytes);

@@ -1,5 +1,5 @@
 /* y = (x - mean) * rstd * g + bias. kernels/cpu/norm.c contains the formulas. mean and rstd are kept in the
- * arithmetic type for the backward pass, which overwrites dx, dgain and dbias, or adds to them. */
+ * arithmetic type for the backward pass, which overwrites or accumulates dx, dgain and dbias. */
 #include "ops/norm.h"
 
 #include "base/fault.h"

@@ -8,7 +8,7 @@
 typedef struct Pages {
     Tensor *row;     /* [new rows]: the pool rows that the pass writes; NULL if the pass writes no rows */
     Tensor *table;   /* [requests, pages]: the pages of each request; unused entries are valid pages */
-    Tensor *request; /* [s]: for each token in the stream, its request's row in the table */
+    Tensor *request; /* [s]: for each token in the stream, the row of its request in the table */
     /* [n]: the first token of each tile, which consists of at most PAGED_TILE tokens from one request. NULL if
      * each token is a tile by itself, and earlier passes have stored all rows before the token's position */
     Tensor *tiles;
@@ -30,8 +30,8 @@ typedef struct PagedInputs {
     Tensor *sink;
 } PagedInputs;
 
-/* Returns [s,1,g,r,e]. The attributes define which rows a token attends to. The op itself sets the attributes
- * `page` and the positions. */
+/* Returns [s,1,g,r,e]. The attributes define the rows to which a token attends. The op itself sets the
+ * attributes `page` and the positions. */
 Tensor *op_paged_attention(Tape *, const PagedInputs *, const Pages *, AttentionAttr);
 
 /* Combines op_rope, op_store_rows and op_paged_attention in one op. inputs->q is x [s,1,g,r+2,d], which

@@ -1,8 +1,8 @@
 /* The GEMM for a linear layer whose weight is stored in one byte per element (param/quantized.h):
  *
- *   I8   y = (x q^T) * inverse + bias: Only the weight is rounded.
- *   FP8  Each token's row of x is also rounded to FP8, with a separate scale, because tensor cores multiply FP8
- *        only by FP8.
+ *   I8   rounds only the weight: y = (x q^T) * inverse + bias.
+ *   FP8  also rounds each token's row of x to FP8, with a separate scale, because tensor cores multiply FP8 only
+ *        by FP8.
  *
  * A row of y depends only on its row of x. Only generation uses the op, so it has no gradient. */
 #pragma once

@@ -40,7 +40,7 @@ Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int
  * `in` may be overwritten. */
 typedef struct PendingReshard {
     TapeComm comm;
-    /* packed: a copy sorted by rank if an inner dimension is sharded; otherwise NULL */
+    /* packed: if an inner dimension is sharded, a copy sorted by rank; otherwise NULL */
     Tensor *packed, *out;
     ReshardKind move;
     int dim, ranks;

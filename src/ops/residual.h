@@ -9,7 +9,7 @@ Tensor *op_add(Tape *, Tensor *a, Tensor *b);
 /* Returns a contiguous copy of x. */
 Tensor *op_contiguous(Tape *, Tensor *x);
 
-/* residual_sum and residual_record are for ops whose kernels compute a + b together with other results.
+/* Ops whose kernels compute a + b together with other results use residual_sum and residual_record.
  * residual_sum creates the output with its SPMD type. residual_record records the sum. */
 Tensor *residual_sum(Tape *, Tensor *a, Tensor *b);
 void residual_record(Tape *, Tensor *a, Tensor *b, Tensor *sum);

@@ -1,5 +1,5 @@
 /* Rotates heads by position. kernels/cpu/rope.c contains the formula. A rotation is orthogonal, so dx is dy
- * rotated in the opposite direction. The backward pass overwrites dx or adds to it. */
+ * rotated in the opposite direction. The backward pass overwrites or accumulates dx. */
 #include "ops/rope.h"
 
 #include "base/fault.h"

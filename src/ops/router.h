@@ -34,6 +34,7 @@ Tensor *op_quantile(Tape *, Tensor *logits_sbe, Tensor *bias_e, int64_t k);
  * [b,e]). count is P along the axes that shard the microbatch. If TENSOR_ACCUM is set in count, the op adds to
  * the existing counts. */
 void op_expert_count(Tape *, const Routing *, Tensor *count);
-/* Returns a router loss, F64 [1], which is P along the axes that shard the microbatch. kernels/cpu/router_loss.c
- * contains the formulas. For ROUTER_BALANCE, count is F64 [1 or b,e] over all tokens; otherwise it is NULL. */
+/* Returns a router loss, F64 [1], which is P along the axes that shard the microbatch.
+ * kernels/cpu/router_loss.c contains the formulas. For ROUTER_BALANCE, count is F64 [1 or b,e] over all tokens;
+ * otherwise, count is NULL. */
 Tensor *op_router_loss(Tape *, Tensor *logits_sbe, Tensor *count, RouterLossAttr);

@@ -2,19 +2,20 @@
  * Emerging-Optimizers, for weights with PARAM_MATRIX. Muon replaces the singular values of a moving average of the
  * gradients with numbers near 1, and scales the result by a factor that depends on the matrix's size.
  *
- *   m = beta m + (1 - beta) g,  u = m, or beta m + (1 - beta) g with --muon-nesterov
- *   p -= lr (scale NS(u) + weight_decay p)
+ *   m = beta m + (1 - beta) g,  u = m, or u = beta m + (1 - beta) g with --muon-nesterov p -= lr (scale NS(u) +
+ *                               weight_decay p)
  *   NS: x = u / |u|, where |u| is the Frobenius norm. Each step then replaces x with a x + (b A + c A^2) x, where
- *       A = x x^T and (a, b, c) depend on the step. If A = x^T x is smaller, x becomes a x + x (b A + c A^2).
+ *       A = x x^T and (a, b, c) depend on the step. If x^T x is smaller than x x^T, A = x^T x, and x becomes a
+ *       x + x (b A + c A^2).
  *
  * Each expert's weight is a separate matrix. With --muon-no-split-qkv, a fused QKV weight is one matrix;
  * otherwise, q, k and v of all heads form one matrix each. Every other weight is one matrix; for example, a
  * gated MLP's gate and up-projection together form one matrix. Sums of squares are exact (base/exact_sum.h). If
  * ranks have shards of a weight, --muon-tp-mode selects the computation:
  *
- *   duplicated   Ranks gather u, and each rank computes NS of the full matrix.
- *   distributed  Each rank computes its shard of NS; |u| and A (over the sharded dimension) are sums over ranks.
- *   blockwise    Each rank computes NS of its shard, so the result depends on the number of ranks. */
+ *   `duplicated`   gathers u, and computes NS of the full matrix on each rank.
+ *   `distributed`  computes each rank's shard of NS; |u| and A (over the sharded dimension) are sums over ranks.
+ *   `blockwise`    computes NS of each rank's shard, so the result depends on the number of ranks. */
 #pragma once
 
 #include "config/config.h"

@@ -61,8 +61,8 @@ static void cut(const Param *p, FlatRange part, int64_t origin, FlatPiece *out) 
     }
 }
 
-/* Counts the pieces of the bucket's parameters for which this rank is primary or, if `primary` is false, is
- * not primary. If `out` is not NULL, writes the pieces to `out`. */
+/* Counts the pieces of the bucket's parameters for which this rank is primary or, if `primary` is false, those
+ * for which it is not primary. If `out` is not NULL, writes the pieces to `out`. */
 static int64_t cut_bucket(const Registry *r, const Bucket *b, bool primary, FlatPiece *out) {
     const int64_t origin = bucket_part(r, b).begin;
     int64_t n = 0;
@@ -161,7 +161,7 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
     const Registry *r = o->registry;
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n_primary),
            x = part_of(r, bucket, which, registry_dtype(r, which), flat);
-    /* The exact lane does not need blockwise summation. A parameter's blocks would depend on its sharding. */
+    /* The exact lane does not need blockwise summation, whose blocks would depend on a parameter's sharding. */
     const SumAttr attr = {o->config->lane == LANE_EXACT ? 1 : SUM_BLOCK};
     if (pieces.dim[0])
         call_run(&OPS[op], &(Call){.in = {&x, &pieces}, .out = {sum}, .attr = &attr, .device = r->device});
@@ -341,7 +341,7 @@ OptimResult optim_step(Optimizer *o, OptimStep s) {
     const ClipOutcome *told = o->host->outcome;
     const bool updates = told->updates != 0;
     o->step += updates;
-    /* The end of the step has changed the delayed scales of FP8 weights. */
+    /* The delayed scales of FP8 weights have changed at the end of the step. */
     if (o->sync && (updates || o->config->qk_clip || o->registry->fp8_amaxes)) sync_publish(o->sync);
     return (OptimResult){.grad_norm = told->norm,
                          .clip = told->clip,

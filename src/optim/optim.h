@@ -38,7 +38,7 @@ typedef struct OptimState {
 typedef struct Optimizer {
     const Config *config;
     Registry *registry;
-    Sync *sync;                /* must outlive the optimizer; NULL if there is only one rank */
+    Sync *sync;                /* NULL if there is only one rank; the Sync must outlive the optimizer */
     int64_t step;              /* number of updates so far, for bias correction */
     OptimState *state;         /* device memory */
     OptimState *host;          /* the host's copy of the inputs and outputs */
@@ -82,8 +82,8 @@ typedef struct OptimResult {
     /* L2 norm of the gradient before clipping, over all parameters without PARAM_APART */
     double grad_norm;
     double clip;        /* min(1, clip_grad / (norm + 1e-6)), or 1 if clipping is off */
-    double num_zeros;   /* number of zeros in the gradient, or -1 without --log-num-zeros-in-grad */
-    double params_norm; /* L2 norm of the masters after the update, or -1 without --log-params-norm */
+    double num_zeros;   /* number of zeros in the gradient, or -1 if --log-num-zeros-in-grad is not set */
+    double params_norm; /* L2 norm of the masters after the update, or -1 if --log-params-norm is not set */
     bool found_inf;     /* true if the gradient was not finite, so that the parameters were not updated */
 } OptimResult;
 

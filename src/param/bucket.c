@@ -69,8 +69,8 @@ static bool ends_with_units(const Registry *r) {
     return d->stage == 3 || (d->stage == 2 && !d->bucket_size && !d->num_buckets);
 }
 
-/* Assigns each parameter to a bucket. Buckets are numbered in descending order of their last registered parameters.
- * Returns the number of buckets. */
+/* Assigns each parameter to a bucket. Buckets are numbered in descending order of their parameters that were
+ * registered last. Returns the number of buckets. */
 static int fill(Registry *r) {
     const bool by_unit = ends_with_units(r);
     const int64_t full = limit(r);
@@ -201,7 +201,7 @@ bool bucket_is_shared(const Registry *r, const Bucket *b, FlatBuffer which) {
     return b->inner.size > 1 && r->layout.data.stage >= FROM_STAGE[which];
 }
 
-/* Returns whether any rank has memory for the bucket in this buffer. */
+/* Returns whether any rank has memory for the bucket in the given buffer. */
 static bool exists(const Registry *r, const Bucket *b, FlatBuffer which) {
     if (b->quantized) return which == FLAT_FP8;
     if (which == FLAT_FP8) return b->fp8;
@@ -236,7 +236,7 @@ FlatRange bucket_part(const Registry *r, const Bucket *b) {
     return (FlatRange){begin, begin + b->shard, 0};
 }
 
-/* Sets which ranges of a buffer this rank keeps. Masters that share memory with the values (masters ==
+/* Sets the ranges of a buffer that this rank keeps. Masters that share memory with the values (masters ==
  * values) have the values' offsets. */
 static void keep(Registry *r, FlatBuffer which) {
     const bool alias = which == FLAT_MASTERS && !dtype_is_16bit(r->storage);

@@ -17,9 +17,10 @@
 #include "param/param.h"
 
 struct Bucket {
-    /* The range [begin, end) in the flat layout, and the number of elements in a member's part. */
+    /* The range [begin, end) of the bucket in the flat layout, and the number of elements in a member's
+     * part. */
     int64_t begin, end, shard;
-    int first, n; /* parameters: the registry's laid[first, first + n) */
+    int first, n; /* the bucket's parameters are Registry.laid[first, first + n) */
     /* inner: the ranks that shard the bucket; outer: the ranks in all instances that hold the same part */
     Group inner, outer;
     bool matrices;  /* the parameters have PARAM_MATRIX */
@@ -37,9 +38,9 @@ struct Bucket {
 void buckets_lay(Registry *);
 /* Returns the buffer that contains the bucket's values. */
 FlatBuffer bucket_values(const Bucket *);
-/* Returns whether the ranks in `inner` shard the bucket's elements in this buffer. */
+/* Returns whether the ranks in `inner` shard the bucket's elements in the given buffer. */
 bool bucket_is_shared(const Registry *, const Bucket *, FlatBuffer);
-/* Returns whether this rank has memory for all of the bucket's elements in this buffer. */
+/* Returns whether this rank has memory for all of the bucket's elements in the given buffer. */
 bool bucket_is_whole(const Registry *, const Bucket *, FlatBuffer);
 /* Calls comm_register for the memory into which buckets are gathered, once for each group that shards buckets. */
 void buckets_register(const Registry *, Comm *, void *memory, size_t bytes);
@@ -56,8 +57,8 @@ int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
 Tensor registry_slice(const Registry *, FlatBuffer, void *flat, int bucket, int64_t at, int64_t n);
 /* Like registry_slice, but the caller passes the buffer's dtype. */
 Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bucket, int64_t at, int64_t n);
-/* Returns which elements of a parameter this rank updates, excluding padding rows. The range may be empty (end <=
- * begin). */
+/* Returns the elements of a parameter that this rank updates, excluding padding rows. The range may be empty
+ * (end <= begin). */
 FlatRange param_part_held(const Registry *, const Param *);
 /* Returns whether this rank is primary for the elements in param_part_held. Norms count an element only on
  * its primary rank. */

@@ -11,7 +11,7 @@ typedef struct Copying {
     FlatBuffer kind;
     void *flat;
     double *whole;
-    bool gathers; /* true for copies into the full model, false for copies from it */
+    bool gathers; /* true for copies to the full model, and false for copies from the full model */
 } Copying;
 
 static const Param *counterpart(const Registry *whole, const Param *p) {

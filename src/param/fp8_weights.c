@@ -102,7 +102,7 @@ static void combine(const Registry *r, Comm *comm, Group group, Tensor *amaxes) 
                                    .device = r->device});
 }
 
-/* All ranks in a group must call this function, even ranks that hold no part of a weight. A block belongs to
+/* All ranks in a group must call this function, even those that hold no part of a weight. A block belongs to
  * one tensor-parallel rank; only the amax of an entire weight is combined over tensor-parallel ranks. */
 void fp8_weights_cast(Registry *r, Comm *comm) {
     Tensor all = tensor_make(r->fp8_scales, r->precise, 1, &r->fp8_amaxes);

@@ -1,6 +1,6 @@
-/* Weights for FP8 GEMMs that are themselves stored in FP8 (--fp8-param-gather; Megatron-LM core/fp8_utils.py,
- * Transformer Engine pytorch/tensor/utils.py quantize_master_weights). Param.value contains the FP8 values.
- * No copy of an FP8 weight is kept in the storage type, and data-parallel ranks gather one byte per element.
+/* Weights that are themselves stored in FP8, for FP8 GEMMs (--fp8-param-gather; Megatron-LM core/fp8_utils.py,
+ * Transformer Engine pytorch/tensor/utils.py quantize_master_weights). Param.value contains the FP8 values. No
+ * copy of an FP8 weight is kept in the storage type, and data-parallel ranks gather one byte per element.
  *
  * Whenever masters have changed, each rank casts the part that it updates. Each rank first rounds the masters
  * to the storage type, as Transformer Engine does. The FP8 values and scales are therefore bitwise equal to

@@ -9,7 +9,7 @@
 enum { SLOTS = 2 }; /* one slot for the bucket in use, and one slot for the next bucket */
 
 typedef struct Piece {
-    CommWork *work; /* NULL if the gather is complete or has not been started */
+    CommWork *work; /* NULL if the gather has not been started, or is complete */
     bool stale;     /* below stage 3: whether the gather has not been started since the last gather_publish */
     void *slot;     /* used at stage 3 */
     int64_t used;   /* the number of the last gather_use call for this bucket */
@@ -21,7 +21,7 @@ struct Gather {
     Comm *comm;
     Piece *piece; /* [n_buckets] */
     BucketPool slots;
-    bool in_graph; /* whether a CUDA graph, not gather_publish, starts the gathers */
+    bool in_graph; /* whether a CUDA graph starts the gathers instead of gather_publish */
     int64_t now;   /* number of gather_use calls so far */
     /* last: the last used bucket; way: 1 if bucket numbers rise (in a backward pass), -1 if bucket numbers
      * fall */

@@ -93,7 +93,7 @@ void registry_mark_rescaled(Registry *r, bool matrices, unsigned except) {
 static void append(Registry *r, Param *p) {
     r->params = mem_grow(r->params, (size_t)r->n + 1, sizeof *r->params);
     r->params[r->n++] = p;
-    /* first parameter to insert; 0 if the table grows, because all parameters are then reinserted */
+    /* the first parameter to insert, which is 0 if the table grows, because growing reinserts all parameters */
     int first = r->n - 1;
     if (2 * r->n > r->slots) {
         free(r->by_name);

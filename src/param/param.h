@@ -17,7 +17,8 @@ typedef struct Init {
 typedef enum ParamFlags {
     /* No weight decay: set for biases and 1-D parameters (Megatron-LM get_standard_config_overrides). */
     PARAM_NO_DECAY = 1,
-    /* A word embedding or output layer, which uses --decoupled-lr (Megatron-LM is_embedding_or_output_parameter). */
+    /* A word embedding or an output layer, which uses --decoupled-lr (Megatron-LM
+     * is_embedding_or_output_parameter). */
     PARAM_EMBEDDING = 2,
     /* A buffer that is saved with the parameters, but not trained: it has no gradient, is not updated, and is not part
      * of norms. */
@@ -83,13 +84,14 @@ typedef struct ParamSpec {
     const char *name; /* name in Megatron-LM's state dict; must outlive the registry */
     int ndim;         /* 1 or 2 */
     int64_t dim[2];   /* the global logical shape, without padding */
-    int64_t padded;   /* number of rows in memory; 0 means dim[0]. Padding rows and their gradients are
-                         zero */
+    /* number of rows in memory; 0 means dim[0]. Padding rows, and their gradients, are zero */
+    int64_t padded;
     /* the dimension that is split over the tensor-parallel axis, or SPLIT_NONE if the parameter is replicated */
     int tp_split;
     /* whether each part of each group ([gate; up]) is split by rows separately, instead of all rows together */
     bool split_parts;
-    bool expert; /* whether groups are experts, which are split over EP; tp_split then applies to ETP */
+    /* whether groups are experts; if so, groups are split over EP, and tp_split applies to ETP */
+    bool expert;
     /* The parameter is not split, and every tensor-parallel rank computes its full gradient (SPMD_I) from equal
      * activations. If `invariant` is false, the ranks' gradients must be summed (SPMD_R). */
     bool invariant;
@@ -170,17 +172,18 @@ typedef struct Registry {
     Layout layout;
     Param **params; /* in registration order */
     int n, unit;
-    /* whether names may be repeated: param_add then returns the registered parameter */
+    /* whether names may be repeated; if so, param_add returns the registered parameter */
     bool repeats;
     Param **laid; /* parameters in flat-layout order */
     Bucket *buckets;
     int n_buckets;
     FlatRange *ranges[FLAT_BUFFERS]; /* [n_buckets]: the part of each bucket that this rank keeps */
     int64_t held[FLAT_BUFFERS];      /* number of elements in each buffer on this rank */
-    /* a hash table of (index in params) + 1, or 0 for a free slot; the number of slots is a power of two */
+    /* a hash table whose slots contain 1 + the index in params, or 0 if free; the number of slots is a power of
+     * two */
     int *by_name, slots;
     int64_t elements; /* number of elements in the flat layout, including alignment gaps */
-    /* types of values, main gradients, and masters and optimizer state */
+    /* the types of values, of main gradients, and of masters and optimizer state */
     DType storage, gradients, precise;
     /* whether there are main gradients; if false, only buffers have masters in separate memory */
     bool trains;
@@ -229,7 +232,8 @@ void registry_begin_unit(Registry *);
  * F64, otherwise F32. With DataParallel.bf16_grads, main gradients are BF16. If `trains` is false, allocates
  * only values, and masters for buffers. */
 void registry_allocate(Registry *, Device *, DType storage, bool trains);
-size_t registry_bytes(const Registry *); /* returns the size of values, main gradients and masters */
+/* returns the total size of values, main gradients and masters in bytes */
+size_t registry_bytes(const Registry *);
 /* returns the size of the values in bytes, including the scales of FP8 weights */
 size_t registry_value_bytes(const Registry *);
 /* Returns the size of one buffer in bytes. The result is 0 for masters that share memory with the values. */
@@ -237,8 +241,8 @@ size_t registry_flat_bytes(const Registry *, FlatBuffer);
 DType registry_dtype(const Registry *, FlatBuffer);
 /* Initializes every parameter: draws the masters, and rounds the values from them. */
 void registry_init(Registry *, uint64_t seed);
-/* Rounds values from masters, except for FP8 weights (fp8_weights_cast). Call this function after masters have changed.
- * Does nothing unless storage is 16-bit. */
+/* Rounds values from masters, except for FP8 weights (fp8_weights_cast). Call this function after masters have
+ * changed. Does nothing unless the storage type is 16-bit. */
 void registry_round_values(Registry *);
 /* Like registry_round_values, but only for buffers (PARAM_BUFFER). */
 void registry_round_buffers(Registry *);
@@ -251,8 +255,8 @@ void grad_mark_unwritten(Param *);
 /* Fills main gradients that are still unwritten with zeros. Call this function before the gradients are read. */
 void grads_zero_unwritten(Registry *);
 void grad_zero_unwritten(Registry *, Param *);
-/* Returns whether any main gradient is unwritten. Call grads_mark_written after a CUDA graph that wrote all main
- * gradients. */
+/* Returns whether any main gradient is unwritten. Call grads_mark_written after launching a CUDA graph that
+ * writes all main gradients. */
 bool grads_are_unwritten(const Registry *);
 void grads_mark_written(Registry *);
 /* Rounds this rank's part of a buffer (masters or gradients) to the grid of the exact lane, the multiples of

@@ -28,8 +28,8 @@ void quantized_allocate(Registry *r) {
     lay(r);
 }
 
-/* Combines amaxes as integers: non-negative floats have the same order as their bit patterns, and NaN is larger. NCCL's
- * maximum of floats does not preserve NaN. */
+/* Combines amaxes as integers: non-negative floats have the same order as their bit patterns, and NaN is
+ * greater than all numbers. NCCL's maximum of floats does not preserve NaN. */
 static void combine(const Registry *r, Comm *comm, Tensor *amax) {
     const Group ranks = mesh_group(&r->layout.mesh, 1u << AXIS_TP);
     if (comm && ranks.size > 1)

@@ -138,7 +138,7 @@ void registry_init(Registry *r, uint64_t seed) {
     registry_round_values(r);
 }
 
-/* Rounds the buckets whose parameters have these flags, or all buckets if `flags` is 0. */
+/* Rounds the values in buckets whose parameters have the given flags, or in all buckets if `flags` is 0. */
 static void round_values(Registry *r, unsigned flags) {
     for (int k = 0; r->masters != r->values && k < r->n_buckets; k++) {
         if (r->buckets[k].fp8 || (flags && !(r->laid[r->buckets[k].first]->spec.flags & flags))) continue;

@@ -175,7 +175,7 @@ static void start_due(Sync *s, bool attention) {
     start(s, k);
 }
 
-/* Returns whether gradients are being added to the bucket's slot, at stages 2 and 3. */
+/* At stages 2 and 3, returns whether gradients are being added to the bucket's slot. */
 static bool is_open(const Sync *s, int k) { return s->piece[k].slot && !is_summing(s, k); }
 
 /* Returns the number of slots that are needed. Each slot that stays open requires an additional slot. For
@@ -204,7 +204,8 @@ void sync_grad(Sync *s, Param *p) {
     open_slot(s, k);
 }
 
-/* Starts sums in bucket order, not as they become ready, so that the order is the same on all ranks. */
+/* Starts sums in bucket order, not in the order in which they become ready, so that the order is the same on
+ * all ranks. */
 static void start_until(Sync *s, bool all) {
     for (; s->next < s->registry->n_buckets; s->next++) {
         if (is_shared(s, s->next)) continue;
@@ -380,7 +381,8 @@ static void over_tensor_ranks(Sync *s, Axis axis) {
 
 /* ---- a step ---- */
 
-/* Returns how often sync_ready is called for the bucket in one sweep through each of this rank's pipeline stages. */
+/* Returns the number of times that sync_ready is called for the bucket in one sweep through each of this rank's
+ * pipeline stages. */
 static int64_t calls_of_a_pass(const Sync *s, int k) {
     const Bucket *b = bucket(s, k);
     int64_t calls = 0;
@@ -514,7 +516,7 @@ static void plan(const Sync *s, Comm *c, Group group) {
     comm_plan(c, &(CommCall){.kind = COMM_ALL_REDUCE, .dtype = s->registry->gradients, .group = group});
 }
 
-/* Opens a group's channel, by running the group's first operation. */
+/* Opens a group's channel by running the group's first operation. */
 static void open_channel(const Sync *s, Comm *c, Group group) {
     char none;
     if (group.size > 1)

@@ -14,12 +14,12 @@
  * the results differ by rounding. The results also differ by rounding with several `instances`, because
  * gradients are summed inside each instance first, and then over instances.
  *
- * All ranks in the world must call the same functions in the same order. A step:
+ * All ranks in the world must call the same functions in the same order. A step consists of these calls:
  *
- *     sync_begin(s, passes)          marks the main gradients as unwritten (param.h)
- *     forward and backward sweeps    the tape calls sync_use, sync_attention, sync_grad, sync_ready
- *     sync_finish(s)                 main gradients are sums
- *     optim_step                     norm, clip, update of the shard, sync_publish */
+ *     `sync_begin(s, passes)`        marks the main gradients as unwritten (param.h).
+ *     Forward and backward sweeps    run on the tape, which calls sync_use, sync_attention, sync_grad and sync_ready.
+ *     `sync_finish(s)`               completes the sums, so that main gradients are sums over ranks.
+ *     `optim_step`                   computes the norm, clips, updates the shard, and calls sync_publish. */
 #pragma once
 
 #include "comm/comm.h"

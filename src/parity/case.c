@@ -19,7 +19,7 @@
 #include "run/launch.h"
 #include "train/log.h"
 
-/* The loss scale for fp16. The oracle skips no steps, but a dynamic loss scale would skip steps while it
+/* The loss scale for fp16. The oracle skips no steps, whereas a run would skip steps while a dynamic loss scale
  * decreases from 2^32. */
 static const double DEFAULT_LOSS_SCALE = 64;
 
@@ -27,16 +27,16 @@ static const double DEFAULT_LOSS_SCALE = 64;
 
 static Err case_check(const Config *c, const Golden *g) {
     if (c->num_layers > g->init->count)
-        return err_user("init.safetensors has %lld tensors, which are too few for --num-layers %lld",
+        return err_user("init.safetensors has only %lld tensors, too few for --num-layers %lld",
                         (long long)g->init->count, (long long)c->num_layers);
     ERR_RETURN(golden_check(g, c));
     const SampleShape *has = &g->all.shape;
     const int64_t positions = has->encoder ? c->decoder_seq_length : c->seq_length;
     if (has->positions != positions)
-        return err_user("the case has %lld positions, but --%sseq-length is %lld", (long long)has->positions,
-                        has->encoder ? "decoder-" : "", (long long)positions);
+        return err_user("the case has %lld positions, which must equal --%sseq-length %lld",
+                        (long long)has->positions, has->encoder ? "decoder-" : "", (long long)positions);
     if (has->encoder && has->encoder != c->seq_length)
-        return err_user("the case has %lld encoder positions, but --encoder-seq-length is %lld",
+        return err_user("the case has %lld encoder positions, which must equal --encoder-seq-length %lld",
                         (long long)has->encoder, (long long)c->seq_length);
     if (g->samples != c->derived.global_batch_size || g->samples % c->derived.micro_batch_size)
         return err_user("the case has %lld samples per step: --global-batch-size (%lld) must equal this "
@@ -44,8 +44,8 @@ static Err case_check(const Config *c, const Golden *g) {
                         (long long)g->samples, (long long)c->derived.global_batch_size,
                         (long long)c->derived.micro_batch_size);
     if (c->hidden_dropout > 0 || c->attention_dropout > 0 || c->classifier_dropout > 0)
-        return err_user("with --hidden-dropout %g and --attention-dropout %g, implementations draw different "
-                        "masks: set both to 0, and omit --classifier-dropout",
+        return err_user("--hidden-dropout %g and --attention-dropout %g draw random masks that differ "
+                        "between implementations: set both to 0, and omit --classifier-dropout",
                         c->hidden_dropout, c->attention_dropout);
     return ERR_OK;
 }
@@ -300,7 +300,7 @@ static void share_weights(const CaseRun *c, Comm *comm) {
     wait_for_all(comm);
 }
 
-/* Runs one turn. Returns the device, so that the next turn can use it. */
+/* Runs one turn. Returns the device, so that the next turn can use the same device. */
 static Device *run_turn(const CaseRun *c, Comm *comm, Device *device) {
     Trace *heard = rank_is_printer(comm) ? c->trace : NULL;
     share_weights(c, comm);

@@ -13,7 +13,8 @@ typedef struct Case {
     Model *init;          /* the full model in F64, with the initial parameters of the last case_run */
     double *first;        /* the case's initial parameters, in the layout of `init` */
     HfMap map;            /* maps the parameters of `init` to the oracle's tensors */
-    /* at: offset of each of the map's tensors in a Trace's arrays; total: number of elements in each array */
+    /* at: for each tensor of the map, its offset in a Trace's arrays; total: number of elements in each
+     * array */
     int64_t *at, total;
     /* [i]: the model's number for the loss named golden->loss_names[i]; router losses have the highest
      * numbers */
@@ -51,10 +52,10 @@ uint64_t trace_hash(const Case *, const Trace *);
 enum { NO_NOISE = -1 };
 
 /* The noise that a run adds. Let xi be a standard normal random number seeded by --seed. A weight w becomes w
- * * (1 + weights * xi). At every step, a gradient g becomes g + gradients * rms(g) * xi. Noise is supported
- * only on one rank in fp64. */
+ * * (1 + weights * xi). In every step, a gradient g becomes g + gradients * rms(g) * xi. Noise is supported
+ *   only on one rank in fp64. */
 typedef struct Noise {
-    int draw; /* selects the numbers xi; NO_NOISE means no noise */
+    int draw; /* selects the random numbers xi; NO_NOISE means that no noise is added */
     double weights, gradients;
 } Noise;
 
@@ -78,9 +79,9 @@ typedef struct CaseWatch {
     int64_t steps; /* number of steps to run; 0 means all of the case's steps */
 } CaseWatch;
 
-/* Runs all steps in the lane and layout that the options set. fp16 uses the loss scale 64 unless the options set
- * another. The options must have passed the rules and trainer_check. If `watch` is NULL, there are no callbacks, and
- * logits are computed. */
+/* Runs all steps in the lane and layout that the options set. fp16 uses the loss scale 64 unless the options
+ * set another one. The options must have passed the rules and trainer_check. If `watch` is NULL, there are no
+ * callbacks, and logits are computed. */
 Err case_run(const Case *, const Config *, Noise, const CaseWatch *, Trace *out);
 /* Runs the case several times in sequence with the same options, in one world. The watches of the turns may
  * differ only in `arg`. */

@@ -1,10 +1,10 @@
 /* One cell in a sweep: a case in a lane and a layout. The criterion depends on the lane:
  *
- *   fp64, fp32   The results are within the bounds of parity.h, compared with the oracle and with the lane's
- *                one-rank run.
- *   exact        The results are bitwise equal to the one-rank run's, according to a hash of all losses and all
- *                final parameters, and the one-rank run passes its verdict against the oracle.
- *   lower        The layout passes the verdict of precision.h, and the same options pass the verdict in fp64.
+ *   `fp64`, `fp32`  pass if the results are within the bounds of parity.h, compared with the oracle and with the
+ *                   lane's one-rank run.
+ *   `exact`         passes if the results are bitwise equal to the one-rank run's, according to a hash of all losses
+ *                   and all final parameters, and if the one-rank run passes its verdict against the oracle.
+ *   Lower lanes     pass if the layout passes the verdict of precision.h, and the same options pass in fp64.
  *
  * A non-finite number fails in every lane. */
 #pragma once
@@ -28,7 +28,8 @@ typedef struct CellResult {
     bool pass;
     ParityReport oracle;
     Report one_rank; /* the errors relative to the one-rank run */
-    double ratio;    /* R for the gradients (precision.h), or NaN if the lane has no R */
+    /* the ratio R for the gradients (precision.h), or NaN if R is not computed in the lane */
+    double ratio;
     Finding finding; /* set if the cell fails in lane fp64 or exact */
 } CellResult;
 
@@ -36,7 +37,7 @@ typedef struct CellResult {
 Err cell_judge(const Case *, const Config *, const Trace *ours, const Shared *, CellResult *);
 /* Returns the row with the largest ratio of error to bound, or NULL if there are no rows. */
 const Row *cell_worst(const CellResult *);
-/* Returns the largest ratio of error to bound in the layer with this index in Row.layer. */
+/* Returns the largest ratio of error to bound in the layer whose index in Row.layer is `layer`. */
 double cell_layer(const CellResult *, int layer);
 /* Returns the power of the verdict (precision.h): the smallest relative error of a layer's gradients that the
  * verdict would reject. Returns NaN if the power was not measured. */

@@ -107,7 +107,7 @@ static bool same_choice(const Rows *r, int64_t row, const int64_t *chosen, const
     return true;
 }
 
-/* Returns how much expert e's logit changes per unit of push towards the wanted experts. The result is 1 for
+/* Returns the change in the logit of expert e per unit of push towards the wanted experts. The result is 1 for
  * wanted experts, and `beside` for other experts in a wanted expert's group, because their scores help the
  * group but compete with the wanted expert. For all other experts, the result is -1. */
 static double push_of(const Rows *r, const double *wanted, int64_t e, double beside) {
@@ -125,7 +125,7 @@ static double push_of(const Rows *r, const double *wanted, int64_t e, double bes
  * expert's group. */
 typedef struct Direction {
     const double *const *from; /* [n], the initial logits; NULL means the router's logits */
-    double beside;             /* the effect on unwanted experts (push_of) */
+    double beside;             /* the effect on unwanted experts in a wanted expert's group (push_of) */
 } Direction;
 
 /* Sets chosen [n,k] to the experts that the router selects if the direction's initial logits are pushed by
@@ -166,7 +166,7 @@ static double start_of(const Rows *r, Direction towards, int64_t i) {
 }
 
 /* By bisection, lowers each margin to the smallest push in one direction that makes the router select the
- * wanted experts. A margin of 0 means that the router already selects them. */
+ * wanted experts. A margin of 0 means that the router already selects the wanted experts. */
 static void lower_margins(const Rows *r, const double *const *wanted, Direction towards, double *margin) {
     enum { HALVINGS = 40 };
     const double widest = 64; /* rounding cannot swap two experts whose logits differ by more than `widest` */

@@ -97,8 +97,8 @@ typedef struct Comparison {
 
 enum { LINES_MOST = 20 };
 
-/* Counts a tensor that differs, and returns whether to print a line for it. At most LINES_MOST lines are
- * printed. */
+/* Counts a tensor that differs, and returns whether to print a line for the tensor. At most LINES_MOST lines
+ * are printed. */
 static bool takes_line(Comparison *c) {
     c->tally.differ++;
     return c->lines++ < LINES_MOST;

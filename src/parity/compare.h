@@ -29,13 +29,13 @@ TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64
 
 enum { NO_RANK = -1 };
 
-/* The number of layers that a row distinguishes. The last entry in Row.layer covers all other layers and
+/* The number of layers that a row lists separately. The last entry in Row.layer covers all other layers and
  * tensors outside layers. */
 enum { ROW_LAYERS = 32 };
 
 typedef struct Row {
     char quantity[32];
-    TensorError error; /* errors of the tensor with the largest ratio of error to bound */
+    TensorError error; /* the errors of the worst tensor, which has the largest ratio of error to bound */
     double bound, elementwise_bound;
     char worst[160]; /* name of the worst tensor */
     int64_t rank;    /* the rank that updates the worst element, or NO_RANK if all ranks have equal values */
@@ -70,7 +70,7 @@ typedef struct Report {
 
 /* Adds an empty row. */
 Row *report_row(Report *, const char *quantity);
-bool report_passes(const Report *); /* also true if there are no rows */
+bool report_passes(const Report *); /* returns true if there are no rows */
 /* Returns whether only power rows fail. If so, all results are within their bounds, but the bounds are too
  * wide. */
 bool report_is_weak(const Report *);
@@ -80,7 +80,7 @@ void report_failures(const Report *, const char *prefix, Str *out);
 json_t *report_json(const Report *); /* returns a list */
 
 /* Returns the layer number in a Hugging Face name such as "model.layers.3.mlp..." or "transformer.h.3...", or
- * -1 if the name has none. */
+ * -1 if the name contains no layer number. */
 int compare_layer(const char *tensor);
 
 /* Returns a JSON string. Text that is not UTF-8 is quoted. */

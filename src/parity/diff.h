@@ -11,7 +11,7 @@ typedef struct DiffOptions {
     double bound; /* the largest relative difference that passes; NaN if only equal values pass */
     /* whether items that only one side has are ignored, instead of counted as differences */
     bool common;
-    const char *only; /* compares only quantities or tensors whose names contain this text; NULL means all */
+    const char *only; /* if not NULL, only quantities or tensors whose names contain this text are compared */
 } DiffOptions;
 
 typedef struct Diff {
@@ -43,8 +43,8 @@ typedef struct DiffPair {
 } DiffPair;
 DiffPair diff_pair(double a, double b);
 
-/* Calls `found` for each member that differs between two objects, in the order of a, and then of b. `found` gets both
- * values as text; "-" represents a missing value. Either object may be NULL. */
+/* Calls `found` for each member that differs between two objects, in the order of a, and then of b. `found`
+ * receives both values as text; "-" represents a missing value. Either object may be NULL. */
 typedef void DiffMember(void *arg, const char *key, const char *a, const char *b);
 void diff_objects(const json_t *a, const json_t *b, DiffMember *found, void *arg);
 /* Appends a line for each option that differs. Such options do not affect the verdict. */

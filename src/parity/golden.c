@@ -42,14 +42,14 @@ static bool is_key(const char *name) {
     return false;
 }
 
-/* Reads the loss names: all members of the first step that have no other meaning. */
+/* Reads the names of the losses: all members of the first step that have no other meaning. */
 static Err read_loss_names(Golden *g, const json_t *step, const char *path) {
     const char *name;
     const json_t *value;
     json_object_foreach((json_t *)step, name, value) {
         if (is_key(name)) continue;
         if (g->n_losses == GOLDEN_LOSSES)
-            return err_user("'%s' names more than %d losses, which is the maximum", path, GOLDEN_LOSSES);
+            return err_user("'%s' has more than the maximum of %d losses", path, GOLDEN_LOSSES);
         g->loss_names[g->n_losses++] = mem_strdup(name);
     }
     return ERR_OK;
@@ -85,7 +85,7 @@ static Err read_curve(Golden *g, const char *path) {
     const json_t *steps = json_object_get(root, "steps");
     Err e = ERR_OK;
     if (!json_is_array(steps) || !json_array_size(steps))
-        e = err_user("'%s' has no list \"steps\" with at least one step", path);
+        e = err_user("'%s' must have a list \"steps\" with at least one step", path);
     g->n_steps = e.code ? 0 : (int64_t)json_array_size(steps);
     g->steps = mem_zero((size_t)g->n_steps, sizeof *g->steps);
     if (!e.code) e = read_loss_names(g, json_array_get(steps, 0), path);
@@ -98,7 +98,7 @@ static Err read_curve(Golden *g, const char *path) {
 /* ---- batches.safetensors ---- */
 
 /* The tensors in batches.safetensors. A tensor's shape is [steps, samples, elements in the field], or [steps,
- * samples] if the field has one number per sample. A length is stored as a mask over the counted elements: ones
+ * samples] if the field has one number per sample. A length is stored as a mask: ones for the counted elements,
  * followed by zeros. */
 static const struct {
     const char *name;
@@ -117,7 +117,8 @@ enum { N_TENSORS = sizeof TENSORS / sizeof *TENSORS };
 
 static bool is_length(FieldId field) { return (int)field_info(field)->value < EXTENTS; }
 
-/* Returns how many tokens precede the padding, or -1 if the mask does not consist of ones followed by zeros. */
+/* Returns the number of tokens before the padding, or -1 if the mask does not consist of ones followed by
+ * zeros. */
 static int64_t length_of(const int64_t *mask, int64_t positions) {
     int64_t n = 0;
     while (n < positions && mask[n] == 1) n++;
@@ -225,8 +226,8 @@ static Err check_field(const Golden *g, FieldId field, const Config *c) {
     const int64_t end = end_of(g, field, c), at = batch_outside(&steps, field, is_length(field), end);
     if (at < 0) return ERR_OK;
     if (is_length(field))
-        return err_user("batches.safetensors: \"%s\" of sample %lld is not one or more ones followed by "
-                        "zeros; padding must be on the right",
+        return err_user("batches.safetensors: \"%s\" of sample %lld must consist of one or more ones "
+                        "followed by zeros, because padding must be on the right",
                         g->name_of[field], (long long)at);
     return err_user("batches.safetensors: \"%s\" has %lld, which is not in [0, %lld)", g->name_of[field],
                     (long long)((const int64_t *)steps.field[field])[at], (long long)end);

@@ -23,14 +23,14 @@ typedef struct Golden {
     char *loss_names[GOLDEN_LOSSES]; /* names of the individual losses in curve.json */
     int n_losses;
     int64_t samples; /* number of samples per step */
-    /* all steps' samples; a field that the file lacks has the value that batch_reset sets */
+    /* the samples of all steps; a field that the file lacks has the value that batch_reset sets */
     Batch all;
     const char *name_of[FIELDS]; /* name of the tensor that contains the field, or NULL if there is none */
     bool shifted;                /* whether labels are the next tokens */
 } Golden;
 
-/* Reads and checks everything except run.conf. Returns a user error that names the missing part if the case is
- * incomplete. */
+/* Reads and checks everything except run.conf. If the case is incomplete, returns a user error that names the
+ * missing part. */
 Err golden_open(const char *dir, Golden **);
 void golden_close(Golden *);
 /* Sets the options that run.conf omits: the sizes that follow from the case's tensors (vocab-size, seq-length,

@@ -24,7 +24,8 @@ typedef struct Search {
     int64_t step;                     /* the first differing step */
     double bound[RECORD_UPDATED + 1]; /* bound for each kind, from the RMS of its tensors */
     Log *ref, *logs;
-    const Record *found; /* the first record whose error exceeds the bound, on the lowest such rank */
+    /* the first record whose error exceeds the bound, on the lowest rank that has such a record */
+    const Record *found;
     int rank;
 } Search;
 
@@ -52,7 +53,7 @@ static bool wrong_until(const Search *s, const Trace *t, int64_t step) {
     return step == s->of->golden->n_steps - 1 && tensors_differ(s, t->parameters, s->one->parameters);
 }
 
-/* Returns the first step in which a run differs from the oracle, or n_steps if it never differs. */
+/* Returns the first step in which a run differs from the oracle, or n_steps if no step differs. */
 static int64_t first_wrong(const Golden *oracle, const Trace *t) {
     int64_t i = 0;
     while (i < oracle->n_steps && !differs(t->steps[i].loss, oracle->steps[i].loss) &&
@@ -123,7 +124,7 @@ static bool record_is_out(const Search *s, int rank, const Record *r, const Reco
 
 /* Returns the one-rank run's corresponding record, or NULL if the record is not compared. */
 static const Record *whole_of(const Search *s, const Record *r) {
-    if (r->received) { /* the record is an input to the op of the next record */
+    if (r->received) { /* the record is an input of the next record's op */
         const Record *taker = log_find(s->ref, r + 1);
         return taker && taker->from >= 0 ? &s->ref->records[taker->from] : NULL;
     }
@@ -274,10 +275,10 @@ static const char *bringer(const Search *s) {
     return s->logs[s->rank].mesh.size[AXIS_PP] > 1 ? "pipeline_gradient" : NULL;
 }
 
-/* Infers from the set of wrong parameters which gradient sum is wrong. */
+/* Infers the wrong gradient sum from the set of wrong parameters. */
 static const char *which_sum(const Search *s) {
     const Log *log = &s->logs[s->rank];
-    int out[2] = {0}, all[2] = {0}; /* index: whether the parameter is replicated over tp */
+    int out[2] = {0}, all[2] = {0}; /* the index is 1 if the parameter is replicated over tp, otherwise 0 */
     bool others = false;
     for (int64_t i = 0; i < log->n; i++) {
         const Record *r = &log->records[i],
@@ -294,7 +295,7 @@ static const char *which_sum(const Search *s) {
     return out[true] == all[true] && out[false] == all[false] ? "gradient" : "grad_sum";
 }
 
-/* Finds an output that is one rank's summand, but that an op used before the sum over ranks was computed. */
+/* Finds an output that is one rank's summand, and that an op used before the sum over ranks was computed. */
 static const Record *unsummed(const Search *s) {
     const Record *f = s->found;
     if (f->kind != RECORD_OUTPUT || f->moved || f->from < 0) return NULL;

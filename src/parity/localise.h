@@ -3,18 +3,21 @@
 
 #include "parity/case.h"
 
-/* The first tensor, in execution order, whose error exceeds the bound although its inputs' errors do not. */
+/* The first tensor, in execution order, whose error exceeds the bound although the errors of its inputs do
+ * not. */
 typedef struct Finding {
-    /* confirmed: whether the step's errors are within the bound if the one-rank run's tensor replaces this tensor */
+    /* confirmed: whether the step's errors are within the bound if this tensor is replaced with the one-rank
+     * run's */
     bool found, confirmed;
     /* The step, counted from 1, whose update is also wrong in the one-rank run, or 0 if there is none. Before
      * this update, all ops agree with the one-rank run. */
     int64_t agrees_until;
     /* step: counted from 0; sample: the microbatch's first sample, or -1 at the end of the step */
     int64_t step, sample;
-    char phase[32];      /* such as "forward", "backward" or "gradient sum" */
-    char op[40];         /* such as "linear" or "redistribute" */
-    char inside[40];     /* the op's kernel or collective that last wrote the tensor, or that is missing */
+    char phase[32]; /* such as "forward", "backward" or "gradient sum" */
+    char op[40];    /* such as "linear" or "redistribute" */
+    /* the kernel or collective of the op that last wrote the tensor, or the missing one */
+    char inside[40];
     char place[120];     /* the parameter that the op uses or follows */
     char ranks[60];      /* such as "1" or "0-3" */
     char slice[120];     /* slice of the full tensor, such as "[0:8, 0:1, 4:8]" */

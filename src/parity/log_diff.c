@@ -24,7 +24,7 @@ typedef struct Names {
 typedef struct LogStep {
     int64_t step, line;
     uint64_t has;       /* bit q is set if the step has quantity q */
-    double value[MOST]; /* NaN if the file has null or NaN */
+    double value[MOST]; /* NaN if the file contains null or NaN */
 } LogStep;
 
 typedef struct Log {
@@ -32,7 +32,7 @@ typedef struct Log {
     json_t *options;     /* the last run's options, or NULL if the log has no header */
     LogStep *steps;      /* [n], ascending */
     int64_t n, replaced; /* replaced: number of records that restarted runs replaced */
-    int64_t incomplete;  /* number of incomplete lines that killed runs left */
+    int64_t incomplete;  /* number of incomplete lines, which killed runs have left */
     /* The number of a line that cannot be parsed, or 0 if there is none. The line counts as incomplete if a run's
      * header follows, and otherwise as an error. */
     int64_t broken;
@@ -138,7 +138,8 @@ static void drop_after(Log *log, int64_t start) {
 static Err add_value(Log *log, Names *names, LogStep *s, const char *name, const json_t *value) {
     const int q = name_number(names, name);
     if (q < 0)
-        return err_user("'%s', line %lld: more than %d quantities", log->path, (long long)s->line, MOST);
+        return err_user("'%s', line %lld: there are more than %d quantities, which is the maximum", log->path,
+                        (long long)s->line, MOST);
     s->has |= UINT64_C(1) << q;
     if (!value_of(value, &s->value[q]))
         return err_user("'%s', line %lld: \"%s\" is not a number", log->path, (long long)s->line, name);
@@ -181,8 +182,8 @@ static Err no_object(const Log *log, int64_t line, const char *why) {
                     log->path, (long long)line, why);
 }
 
-/* Adds a line from the log. A killed run may leave an incomplete line, which is the last line unless a resumed run
- * writes its header after it. */
+/* Adds a line from the log. A killed run may leave an incomplete line, which is the last line unless a resumed
+ * run has appended its header. */
 static Err add_line(Log *log, Names *names, const char *text, size_t n, int64_t line) {
     json_error_t why = {.text = "it has another type"};
     Str quoted = {0};
@@ -270,8 +271,8 @@ typedef struct Comparison {
     int64_t values;                 /* number of values that are present in both logs */
 } Comparison;
 
-/* Returns true if a quantity is a loss that is finite in neither log. Such a loss counts as a difference,
- * unless the step was skipped. */
+/* Returns true if a quantity is a loss that is finite in neither log, which counts as a difference unless the
+ * step was skipped. */
 static bool is_lost(const Comparison *c, int q, const LogStep *x, const LogStep *y) {
     const size_t n = strlen(c->names.name[q]);
     if (n < 4 || strcmp(c->names.name[q] + n - 4, "loss") || isfinite(x->value[q]) || isfinite(y->value[q]))

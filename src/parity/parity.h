@@ -6,11 +6,11 @@
  * tokens, vocabulary or widths). The case is also run up to three times in fp64 with noise. Let xi be a
  * standard normal random number. Every weight w becomes w * (1 + u*xi), as if it were rounded once. Every
  * gradient g in every step becomes g + u*sqrt(K)*rms(g)*xi, as if it were rounded sqrt(K) times, unless g is
- * exactly 0. A tensor's amplification kappa is its largest change relative to the run without noise, divided
- * by u. A step in a curve uses the largest kappa among all steps up to this one, because noise may leave a
- * single number almost unchanged by chance. The bound is 8 * u * max(kappa, sqrt(K)). The noise is as large
- * as the rounding that it models, so linearity is not assumed. The bound does not depend on the oracle. A
- * wrong formula changes all runs equally and does not widen the bound.
+ * exactly 0. A tensor's amplification kappa is its largest change relative to the run without noise, divided by
+ * u. Each step of a curve uses the largest kappa so far, because noise may leave a single number almost
+ * unchanged by chance. The bound is 8 * u * max(kappa, sqrt(K)). Linearity is not assumed, because the noise is
+ * as large as the rounding that it models. The bound does not depend on the oracle. A wrong formula changes all
+ * runs equally and does not widen the bound.
  *
  * Lower precision. The options must first pass the fp64 verdict on one rank, so that a wrong formula or option
  * fails in any precision. The low-precision run is then judged against fp64 (precision.h). */
@@ -45,10 +45,10 @@ typedef struct ParityReport {
 /* Runs and judges a case. The options include the case's run.conf, and set the lane and the layout. fp16 uses the loss
  * scale 64 unless the options set another. */
 Err parity_run(const Config *, const Golden *, ParityReport *);
-/* The parts of parity_run, for callers that share runs. parity_report returns an empty report with u and K for a lane
- * (fp64, fp32). parity_noise returns the noise for a draw. parity_judge compares `ours` with `reference`, or with the
- * oracle if `reference` is NULL, and adds rows to the report. parity_judge needs the one-rank fp64 run `exact` and
- * report->draws noisy runs. */
+/* The steps of parity_run, for callers that share runs. parity_report returns an empty report with u and K for
+ * a lane (fp64, fp32). parity_noise returns the noise for a draw. parity_judge compares `ours` with
+ * `reference`, or with the oracle if `reference` is NULL, and adds rows to the report. parity_judge needs the
+ * one-rank fp64 run `exact`, and as many noisy runs as report->draws states. */
 ParityReport parity_report(const Case *, Lane);
 Noise parity_noise(const ParityReport *, int draw);
 Err parity_judge(const Case *, const Trace *ours, const Trace *exact, Trace *const *noisy,
@@ -56,7 +56,7 @@ Err parity_judge(const Case *, const Trace *ours, const Trace *exact, Trace *con
 /* parity_print writes the report as a table, and parity_json as JSON. `threads` is the number of threads per
  * rank in Derived. */
 void parity_print(const ParityReport *, const char *case_name, const Config *, int64_t threads, Str *out);
-/* The first bytes of each kind of report that parity_run or a sweep (sweep.h) writes. */
+/* The first bytes of the reports that parity_run and a sweep (sweep.h) write. */
 #define PARITY_JSON_HEAD "{\n  \"schema\": 2,\n  \"provenance\": "
 #define SWEEP_JSON_HEAD  "{\n  \"schema\": 1,\n  \"passed\": "
 #define SWEEP_JUNIT_HEAD                                                                                     \

@@ -28,7 +28,7 @@ typedef struct Judge {
     Draw draw[PRECISION_DRAWS];
     double arithmetic; /* relative error of sums in the lane's arithmetic, u sqrt(K) */
     int64_t steps;
-    bool refuted; /* whether a row has failed in a way that more draws cannot change */
+    bool refuted; /* whether a row has failed for a reason that more draws cannot change */
 } Judge;
 
 /* The number of steps per draw, which suffices to test warm-up, moments and decay. */
@@ -41,7 +41,7 @@ bool precision_is_low(const Config *c) {
 
 static bool is_fp8(const Judge *p) { return p->config.fp8_format != FP8_NONE; }
 
-/* Returns d: a few ulps of the coarsest type, so that draws round independently, but at most 1/4. */
+/* Returns d, which is a few ulps of the coarsest type, so that draws round independently, but at most 1/4. */
 static double dither_of(const Config *c) {
     double u = c->lane == LANE_BF16 ? dtype_roundoff(BF16) : dtype_roundoff(F16);
     if (c->fp8_format != FP8_NONE) u = fp8_roundoff(c->fp8_format == FP8_HYBRID ? E5M2 : E4M3);
@@ -143,7 +143,7 @@ static Err record_types(Judge *p) {
     return e;
 }
 
-/* Runs x for the draws up to `draws`, then y and z in the process that has the results. */
+/* Runs x for all draws up to `draws`, and then y and z in the process that has the results. */
 static Err run_draws(Judge *p, int draws, const PrecisionShared *shared) {
     const int first = p->out->draws;
     for (int k = first; k < draws; k++) {
@@ -254,9 +254,9 @@ typedef struct Statistic {
     double value, bound;
 } Statistic;
 
-/* Returns the errors' component along a direction, as a multiple of the direction's vector, whose squared
- * length is `length`. The noise of the mean is the noise of z or, if a rare large error affects only x, the
- * spread of x over the draws. */
+/* Returns the component of the errors along a direction, as a multiple of the direction's vector. `length` is
+ * the squared length of the vector. The noise of the mean is the noise of z or, if a rare large error affects
+ * only x, the spread of x over the draws. */
 static Statistic component(const Series *x, const Series *z, const Series *length, double arithmetic, int n) {
     Series a, of_z;
     for (int s = 0; s < n; s++) {
@@ -578,8 +578,8 @@ static bool judge_all(Judge *p) {
     return pass;
 }
 
-/* Returns the initial number of draws. With several processes, only one process knows the verdict, so the
- * processes cannot agree to add draws, and all draws run in advance. */
+/* Returns the initial number of draws. If there are several processes, only one process knows the verdict, so
+ * the processes cannot agree to add draws. Therefore, all draws run in advance. */
 static int first_draws(void) { return comm_processes() > 1 ? 16 : 4; }
 
 Err precision_judge(const Case *of, const Config *config, const PrecisionShared *shared, Report *report,

@@ -6,12 +6,12 @@
  * runs use the experts that x selected (choices.h). The correctness of y is judged separately, by the fp64
  * verdict against the oracle (parity.h). Over S draws, each tensor must satisfy the following conditions:
  *
- *   error    R = median |x - y| / median |z - y| <= 1.5 exp(6 v), where v is the standard error of log R.
- *   element  e(x) <= max(4, 2 e(z)), where e(x) is the largest element of min |x - y| over the draws, in units
- *            of the rms of z - y in the element's row.
- *   scale    |mean a(x) - a(z)| <= 8 sqrt(2 / S) rms a(z), where a(x) = <x - y, y> / <y, y>. This condition
- *            detects a common factor. For updates, the weights are a second direction a, which detects a wrong
- *            weight decay.
+ *   `error`    R = median |x - y| / median |z - y| <= 1.5 exp(6 v), where v is the standard error of log R.
+ *   `element`  e(x) <= max(4, 2 e(z)), where e(x) is the largest element of min |x - y| over the draws, in units
+ *              of the rms of z - y in the element's row.
+ *   `scale`    |mean a(x) - a(z)| <= 8 sqrt(2 / S) rms a(z), where a(x) = <x - y, y> / <y, y>. This condition
+ *              detects a common factor. For updates, the weights are a second direction a, which detects a wrong
+ *              weight decay.
  *
  * The power is the smallest |e| for which one of these tests rejects a tensor scaled by 1 + e. A fault is
  * assumed to scale all gradients or updates of a module together, so the power of a module is the power of its
@@ -35,8 +35,8 @@ typedef struct Precision {
     double ratio;  /* R for the gradient with the largest ratio of R to its bound */
 } Precision;
 
-/* The runs y and z for the first draws. All layouts of a case share these runs, which are stored in memory
- * from trace_new. Models with experts cannot share these runs, because y and z follow the routing of each
+/* The runs y and z for the first draws, which all layouts of a case share. The runs are stored in memory from
+ * trace_new. Layouts of a model with experts cannot share y and z, because they follow the routing of each
  * x. */
 enum { PRECISION_SHARED = 8 };
 typedef struct PrecisionShared {
@@ -45,8 +45,8 @@ typedef struct PrecisionShared {
 bool precision_shares(const Case *);
 Err precision_share(const Case *, Lane, const PrecisionShared *);
 
-/* Returns whether precision_judge judges runs with these options. */
+/* Returns whether precision_judge judges runs with the given options. */
 bool precision_is_low(const Config *);
-/* Runs the case in the lane and layout that the options set. Adds the verdict's rows to the report, except in MPI
- * processes other than rank 0. If `shared` is NULL, this function also runs y and z. */
+/* Runs the case in the lane and layout that the options set. Adds the verdict's rows to the report, except in
+ * MPI processes other than rank 0. If `shared` is NULL, also runs y and z. */
 Err precision_judge(const Case *, const Config *, const PrecisionShared *, Report *, Precision *);

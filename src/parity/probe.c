@@ -65,8 +65,9 @@ static bool has_value(const Log *log, const Record *r, const void *data) {
     return r->kind == RECORD_OUTPUT && r->sample == log->sample && at >= first && at < first + r->bytes;
 }
 
-/* Among the first n records, returns the last one that is an output of `op` (or of any op, if `op` is NULL) at this
- * address. In-place ops write several outputs to one address. Returns NULL if this step has no such record. */
+/* Among the first n records, returns the last record that is an output of `op` (or of any op, if `op` is NULL)
+ * at the given address. In-place ops write several outputs to one address. Returns NULL if the step has no such
+ * record. */
 static const Record *value_of(const Log *log, int64_t n, const char *op, const void *data) {
     while (n-- > 0) {
         const Record *r = &log->records[n];
@@ -130,9 +131,9 @@ static void name_linear(Record *r, const OpDef *op, const Call *call) {
     if (bias) r->name = mix(hash_name("bias"), hash_name(param_of(bias)->spec.name));
 }
 
-/* Names a lookup's output. In T5, the encoder and the decoder use the same embedding tables, so their lookups are
- * distinguished by their sequence lengths. If these lengths are equal and other pipeline ranks also look up rows, the
- * output has no name. */
+/* Names a lookup's output. In T5, the encoder and the decoder use the same embedding tables, so their lookups
+ * are distinguished by their sequence lengths. If the two lengths are equal, and other pipeline ranks also look
+ * up rows, the output has no name. */
 static void name_embedding(const Log *log, Record *r, const Call *call) {
     const int64_t positions = call->in[0]->dim[1] * log->mesh.size[AXIS_CP];
     r->name = log->alike && log->mesh.size[AXIS_PP] > 1 ? 0 : mix(r->name, (uint64_t)positions);
@@ -189,8 +190,8 @@ static void take_partial(Log *log, Record *r) {
     log->pending = -1;
 }
 
-/* Returns true if the one-rank run has no counterpart to an op's tensors. The tensors of a router loss cover
- * only a rank's part of the microbatch. */
+/* Returns true if the one-rank run has no counterpart to an op's tensors, as for a router loss, whose tensors
+ * cover only a rank's part of the microbatch. */
 static bool is_of_a_share(const OpDef *op) { return op == &OPS[OP_router_loss]; }
 
 static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
@@ -516,8 +517,8 @@ static bool is_regrouped(const Record *r, const Mesh *m) {
     return cut || (r->ragged && (m->size[AXIS_TP] > 1 || m->size[AXIS_CP] > 1 || m->size[AXIS_EP] > 1));
 }
 
-/* Returns true if a record has no elements because it belongs to a sample's first position, such as the
- * output of BERT's pooler or its gradient. Only the first context-parallel rank holds this position. */
+/* Returns true if a record has no elements because it belongs to a sample's first position, such as the output
+ * of BERT's pooler or its gradient. Only the first context-parallel rank holds a sample's first position. */
 static bool is_of_no_position(const Record *r, const Mesh *m, const Record *whole) {
     return !is_parameter_record(r) && m->coordinate[AXIS_CP] > 0 &&
            spmd_on(r->shape.spmd, AXIS_CP) != SPMD_P &&

@@ -6,7 +6,7 @@
  * A record's name identifies the record in the model, independently of rank and time: the op and its parameter,
  * or the op and the name of its input value. A collective changes only the form of a value, so its record keeps
  * the value's name. A tensor's type determines how it is distributed over ranks (tensor/spmd.h). record_index
- * returns which elements of the full tensor a rank holds. */
+ * returns the indices, in the full tensor, of the elements that a rank holds. */
 #pragma once
 
 #include "parity/case.h"
@@ -38,12 +38,12 @@ typedef struct Record {
     bool tied;   /* whether the parameter has copies on several pipeline ranks */
     const char *op, *place;
     Tensor shape; /* the dims and the type; the data are contiguous doubles */
-    /* global indices of an output's columns or a parameter's rows, with -1 for padding; may be NULL */
+    /* global indices of an output's columns or of a parameter's rows, with -1 for padding; may be NULL */
     int64_t *map;
     int64_t n_map, first_column;
     int64_t begin, columns; /* for a parameter: the record's offset in this rank's part of the parameter */
     const char *inside;     /* the kernel or collective that last wrote the tensor, or "" if it is unknown */
-    int64_t from;    /* index of the output from which this value was computed, or -1 if it is unknown */
+    int64_t from;    /* index of the output from which the value was computed, or -1 if it is unknown */
     int64_t partial; /* index of the op's RECORD_PARTIAL, or -1 if there is none */
     const void *at;  /* address of the tensor */
     size_t bytes;
@@ -82,7 +82,7 @@ typedef struct Log {
 /* Creates logs[ranks] for a run's ranks, for steps `first` to `last`. */
 Log *logs_new(int ranks, int64_t first, int64_t last);
 void logs_free(Log *, int ranks);
-/* Returns the watch to pass to case_run. */
+/* Returns the watch that must be passed to case_run. */
 CaseWatch logs_watch(Log *);
 /* record_view returns a view of the memory from a live tensor's first element to its last. record_place returns
  * the index in this view of element k of the tensor's record. */

@@ -25,7 +25,7 @@ static const char *text_of(const Reference *r, const char *key) {
     return NULL;
 }
 
-/* Reads the inputs. Inputs that the file lacks get the values for a batch without padding. */
+/* Reads the inputs. Inputs that the file lacks are set to the values for a batch without padding. */
 static Err read_fields(Reference *r, const char *path, const Tensor *tokens) {
     const Tensor *encoder = safetensors_find(r->file, "encoder_tokens");
     const int64_t samples = tokens->dim[0];

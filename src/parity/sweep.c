@@ -178,7 +178,7 @@ static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line
     return ERR_OK;
 }
 
-/* Returns whether a folder with this name is next to a given case's folder. */
+/* Returns whether the folder of a given case has a sibling folder with this name. */
 static bool is_beside(const Sweep *s, const char *name) {
     bool found = false;
     for (int64_t i = 0; i < s->n_cases && !found && !strchr(name, '/'); i++) {
@@ -355,7 +355,7 @@ static void run_shared(void *arg) {
     must(precision_share(&a->of->run, a->lane, &a->of->shared.precision[a->lane]));
 }
 
-/* Adds the fp64 runs that all cells in a low precision share. */
+/* Adds the fp64 runs that all cells with a low precision share. */
 static void provide_shared(Sweep *s, SweepCase *of, Lane lane) {
     PrecisionShared *shared = &of->shared.precision[lane];
     if (of->precision[lane] || !precision_shares(&of->run)) return;
@@ -366,7 +366,7 @@ static void provide_shared(Sweep *s, SweepCase *of, Lane lane) {
     of->precision[lane] = add_job(s, run_shared, arg);
 }
 
-/* Returns the lane that determines the bounds against the oracle; for a low precision, this is fp64. */
+/* Returns the lane that determines the bounds against the oracle, which is fp64 for a low precision. */
 static Lane lane_of_bounds(const Cell *c) { return precision_is_low(&c->config) ? LANE_FP64 : c->lane; }
 
 /* Adds the one-rank runs that a cell needs, unless an earlier cell has already added them. */

@@ -5,9 +5,9 @@
  * cell, is a user error. # begins a comment. Each one-rank reference runs only once per case and lane. Each run
  * uses a separate process (jobs.h), unless `here` is set.
  *
- * A cell whose layout breaks a rule is skipped, with the rule's error message. A skipped cell does not count as
- * passed. Any other mistake in a cell's options is a user error, such as an unknown option, a number out of range, a
- * second precision, or one of the command's options. */
+ * A cell whose layout breaks a rule is skipped, and the rule's error message is the reason. A skipped cell does
+ * not count as passed. Any other mistake in a cell's options is a user error, such as an unknown option, a
+ * number out of range, a second precision, or one of the command's options. */
 #pragma once
 
 #include "base/jobs.h"
@@ -15,7 +15,7 @@
 #include "parity/cell.h"
 #include "run/provenance.h"
 
-/* VERDICT_PLANNED means that the cell would run, but this is a dry run. */
+/* VERDICT_PLANNED means that the run is a dry run, in which the cell would run. */
 typedef enum Verdict { VERDICT_PASS, VERDICT_FAIL, VERDICT_PLANNED, VERDICT_SKIPPED, VERDICTS } Verdict;
 
 typedef struct SweepCase {
@@ -62,7 +62,7 @@ struct SweepOptions {
     const char *list; /* path of the list */
     char **words;     /* options for all cells, applied after run.conf and before the cell's options */
     int n_words;
-    ArgTable own;      /* the caller's options, which `words` may also contain */
+    ArgTable own;      /* the caller's options, some of which `words` may also contain */
     int at_once;       /* number of concurrent jobs; 0 means one per core, or one job on a GPU */
     double deadline_s; /* the time limit per cell in seconds */
     /* Whether cells run in this process. If so, a crash ends this process, and at_once and deadline_s are ignored. */
@@ -104,7 +104,7 @@ typedef struct SweepFact {
 void sweep_threads(const Sweep *, const Provenance *, char *out, size_t n);
 void sweep_facts(const Sweep *, SweepFact out[SWEEP_FACTS]);
 
-/* Appends the shell command that runs only this cell, with the cell's verdict. */
+/* Appends the shell command that runs only this cell, and results in the cell's verdict. */
 void sweep_command(const Sweep *, const Cell *, Str *out);
 /* Returns a cell's worst row, or NULL if the cell did not run. */
 const Row *sweep_worst(const Cell *);

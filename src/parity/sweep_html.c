@@ -1,6 +1,6 @@
-/* Prints a sweep as one static page. The page contains a description of the run, an explanation, the failures, a grid
- * of layouts and precisions, the error in each layer, and the loss curves. Every error is a fraction of its bound, so
- * that precisions can be compared. The page uses only SVG and CSS. */
+/* Prints a sweep as one static page. The page contains a description of the run, an explanation, the failures,
+ * a grid of layouts and precisions, the error in each layer, and the loss curves. Every error is shown as a
+ * fraction of its bound, so that precisions can be compared. The page uses only SVG and CSS. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -137,7 +137,7 @@ static void skipped(const Sweep *s, Str *out) {
 
 static bool is_in_grid(const Cell *c) { return cell_verdict(c) != VERDICT_SKIPPED; }
 
-/* Returns whether the cell is the first with its layout. */
+/* Returns whether the cell is the first cell with its layout. */
 static bool is_first(const Sweep *s, int64_t i) {
     for (int64_t k = 0; k < i; k++)
         if (s->cells[k].of == s->cells[i].of && is_in_grid(&s->cells[k]) &&

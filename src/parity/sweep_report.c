@@ -53,7 +53,7 @@ static void put_sweep(const SweepOptions *o, char *out, size_t n) {
     str_free(&text);
 }
 
-/* Returns how many words this option occupies if it is an option of the sweep, or 0 for other options. */
+/* Returns the number of words that an option of the sweep occupies, or 0 for other options. */
 static int count_own(const SweepOptions *o, int at) {
     const char *word = o->words[at];
     const size_t n = strcspn(word, "=");

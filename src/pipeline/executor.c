@@ -50,7 +50,7 @@ struct Executor {
     /* [forward_only]: the largest number of microbatches in any run so far; the kernels of runs up to this size
      * are loaded */
     int64_t most[2];
-    bool staged;    /* whether messages pass through host memory */
+    bool staged;    /* whether messages between stages pass through host memory */
     bool evaluates; /* true if the run has no backward pass */
     bool is_open;   /* whether the pipeline's channels are open */
     bool own_transients;
@@ -322,7 +322,7 @@ static void start_receives(Executor *e, const PipelineSpec *spec, int rank, cons
     }
 }
 
-/* Waits until the next send buffer may be written, and returns it. */
+/* Waits until the next send buffer may be written, and returns the buffer. */
 static Message *next_to_send(Executor *e, PipelineWay way) {
     Messages *all = &e->sent[way];
     Message *m = &all->at[all->next++ % all->n];
@@ -481,8 +481,8 @@ static void run_unit(Executor *e, const PipelineSpec *spec, int rank, const Acti
     free(passes);
 }
 
-/* Runs an action interleaved with the next one. A backward pass starts first, because a backward pass computes
- * more between two operations than a forward pass does. */
+/* Runs an action interleaved with the next action. A backward pass starts first, because a backward pass
+ * computes more between two operations than a forward pass does. */
 static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
                      const Microbatch *microbatches, Tensor *loss_sum) {
     const bool swapped = a[0].kind == ACTION_FORWARD && a[1].kind != ACTION_FORWARD;
@@ -494,8 +494,9 @@ static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Acti
     run_passes(e, passes, 2);
 }
 
-/* Returns whether the run loads kernels. Different kernels write the first gradient of a step and add the
- * later gradients, so both kinds of kernels are loaded after two microbatches have run. */
+/* Returns whether the run loads kernels. The first gradient of a step and later gradients need different
+ * kernels, which write and add, respectively. Both kinds of kernels are loaded after two microbatches have
+ * run. */
 bool executor_loads(const Executor *e, const PipelineSpec *spec, int64_t n) {
     if (spec->ranks == 1 || is_null(e)) return false;
     return e->most[spec->forward_only] < (spec->forward_only || n < 2 ? 1 : 2);

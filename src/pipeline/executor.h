@@ -5,10 +5,10 @@
  *
  * With --interleaved-microbatches, an action of the schedule runs a unit of several microbatches interleaved:
  * while one microbatch waits for an operation between ranks, the next microbatch computes. With
- * --interleave-forward-backward, two actions run interleaved: if possible, a backward pass and a forward
- * pass. Results with and without these options are bitwise equal. Similar methods are DeepSpeed-Domino (Wang
- * et al., 2024, arXiv 2409.15241) for tensor parallelism, and Megatron-LM's
- * --overlap-moe-expert-parallel-comm for experts. */
+ * --interleave-forward-backward, two actions run interleaved: if possible, a backward pass and a forward pass.
+ * Results with and without interleaving are bitwise equal. Similar methods are DeepSpeed-Domino (Wang et al.,
+ * 2024, arXiv 2409.15241) for tensor parallelism, and Megatron-LM's --overlap-moe-expert-parallel-comm for
+ * experts. */
 #pragma once
 
 #include "models/microbatch.h"
@@ -25,9 +25,9 @@ typedef struct ExecutorMemory {
 
 typedef struct Executor Executor;
 
-/* The context and the model must outlive the executor. Every microbatch has `samples` samples. `interleaved`
- * is the number of passes that run interleaved. `unit` is the number of microbatches per action:
- * `interleaved` or 1. */
+/* The context and the model must outlive the executor. Every microbatch has `samples` samples. `interleaved` is
+ * the number of passes that are interleaved. `unit` is the number of microbatches per action: `interleaved` or
+ * 1. */
 Executor *executor_new(const RunContext *, const Model *, int64_t samples, int64_t interleaved, int64_t unit,
                        ExecutorMemory);
 void executor_free(Executor *);

@@ -69,7 +69,7 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
                             "number of virtual stages, %lld: change --num-virtual-stages-per-pipeline-rank "
                             "or the rank's number of layers",
                             (long long)n, (long long)rank, (long long)chunks);
-        /* the stages are allocated only now, when their number is known to be small */
+        /* the stages are allocated only after the check, which limits their number */
         if (rank == 0) *out = stages_new(p, chunks, arena);
         for (int64_t chunk = 0; chunk < chunks; chunk++) out->stages[chunk * p + rank].layers = n / chunks;
     }

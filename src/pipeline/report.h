@@ -9,7 +9,7 @@
 void pipeline_draw(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *,
                    const Simulation *, double unit, Str *out);
 
-/* Draws the schedule for stages with equal durations (1 for a forward pass and for each of the two gradients). Prints
- * each rank's layers and slots, and the bubble compared with its closed form. A schedule that is too large to draw is a
- * user error. */
+/* Draws the schedule for stages with equal durations: 1 for a forward pass, and 1 for each of the two
+ * gradients. Prints each rank's layers and slots, and the bubble compared with its closed form. A schedule that
+ * is too large to draw is a user error. */
 Err pipeline_report(const PipelineSpec *, const PipelineLayout *, Str *out);

@@ -1,11 +1,11 @@
 /* Pipeline schedules as data: the ordered list of the passes that each rank runs in a step.
- *   gpipe        all forward passes, then all backward passes (Huang et al. 2019, arXiv 1811.06965).
- *   1f1b         min(p - r - 1, M) forward passes, then alternately forward and backward (PipeDream, arXiv
- *                1806.03377).
- *   interleaved  1F1B over the chunks of a rank (Narayanan et al. 2021, arXiv 2104.04473; Megatron-LM
- *                core/pipeline_parallel/schedules.py), 2 (p - r - 1) + (v - 1) G forward passes first.
- *   zero-bubble  ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r delayed by
- *                r microbatches; as in 1F1B, at most p microbatches are in flight on a rank.
+ *   `gpipe`        runs all forward passes, then all backward passes (Huang et al. 2019, arXiv 1811.06965).
+ *   `1f1b`         runs min(p - r - 1, M) forward passes, then alternately forward and backward passes (PipeDream,
+ *                  arXiv 1806.03377).
+ *   `interleaved`  is 1F1B over the chunks of a rank (Narayanan et al. 2021, arXiv 2104.04473; Megatron-LM
+ *                  core/pipeline_parallel/schedules.py), with 2 (p - r - 1) + (v - 1) G forward passes first.
+ *   `zero-bubble`  is ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r delayed
+ *                  by r microbatches; as in 1F1B, at most p microbatches are in flight on a rank.
  *
  * An action can run several microbatches interleaved (executor.h). In this file, "microbatch" means all
  * microbatches of one action. With `mixed`, pairs of consecutive actions run interleaved in the schedules
@@ -24,11 +24,11 @@
  * action, wait for the source's message, compute, and start to send the result to the target. A forward pass
  * sends the activation to the next stage, and a backward pass sends the gradient of the stage's input to the
  * previous stage. A rank's k-th message in a direction is sent from buffer k % sent[direction]. A message is
- * received into the action's buffer, which is in use until the last pass of its slot. The receive starts before
- * the action or, with `overlap`, before the previous action, so that the message arrives while the previous
- * action computes.
+ * received into the buffer of its action, which is in use until the last pass of the action's slot. The receive
+ * starts before the action or, with `overlap`, before the previous action, so that the message arrives while
+ * the previous action computes.
  *
- * A send must finish before its buffer is written again. Waiting for sends cannot deadlock in any schedule,
+ * A send must finish before its buffer is written again. No schedule can deadlock while it waits for sends,
  * even if a send finishes only when its message is received. Between two ranks, forward messages are received
  * in the order in which they are sent, and so are backward messages. With two ranks and several chunks,
  * messages in both directions use the same pair of ranks and may overtake each other, so the two directions
@@ -84,11 +84,10 @@ typedef struct StageRef {
 
 /* Returns the number of microbatches per action. */
 int64_t pipeline_unit(const Config *);
-/* Returns the number of microbatches in a schedule, where all microbatches of an action are counted as one
- * microbatch. */
+/* Returns the number of microbatches in a schedule. All microbatches of an action count as one. */
 int64_t pipeline_units(const Config *, int64_t microbatches);
-/* Returns the schedule for the options. A schedule that does not support the number of chunks, or a group size that
- * does not match the number of microbatches, is a user error. */
+/* Returns the schedule that the options select. A schedule that does not support the number of chunks, or a
+ * group size that does not match the number of microbatches, is a user error. */
 Err pipeline_spec(const Config *, const PipelineLayout *, int64_t microbatches, bool forward_only,
                   PipelineSpec *out);
 /* Returns a schedule with fewer microbatches that still contains the repeating part. Every rank needs as much

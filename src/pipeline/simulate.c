@@ -13,7 +13,7 @@ typedef struct Message {
 typedef struct Cell {
     bool forward, input, weight; /* completed passes */
     int64_t slot;
-    Message message[PIPELINE_WAYS]; /* the messages that its forward and backward passes send */
+    Message message[PIPELINE_WAYS]; /* the messages that the forward and backward passes send */
 } Cell;
 
 typedef struct RankState {
@@ -94,7 +94,7 @@ static Message **buffer_of(const Player *p, int rank, const Action *a) {
     return &state->from[way][state->sent[way] % p->schedules[rank].sent[way]];
 }
 
-/* Starts to receive an action's message. */
+/* Starts to receive the message for an action. */
 static Err claim_buffer(const Player *p, int rank, const Action *a) {
     const PipelineWay way = pipeline_way(a);
     if ((pipeline_source(p->spec, rank, a).rank < 0) != (a->buffer < 0) ||
@@ -125,8 +125,8 @@ static void release_buffers(const Player *p, int rank, int64_t slot) {
             if (p->states[rank].user[way][i] == 1 + slot) p->states[rank].user[way][i] = 0;
 }
 
-/* Returns the time at which the action can start. *waits_for becomes the reason why the action must wait, or NULL if
- * there is none. */
+/* Returns the time at which the action can start. Sets *waits_for to the reason why the action must wait, or to
+ * NULL if there is none. */
 static Err ready_at(const Player *p, int rank, const Action *a, double *ready, const char **waits_for) {
     RankState *state = &p->states[rank];
     StageRef source = pipeline_source(p->spec, rank, a);
@@ -184,8 +184,8 @@ static void perform(Player *p, int rank, const Action *a, double start) {
     release_buffers(p, rank, a->slot);
 }
 
-/* Runs a rank until it must wait. Sets *moved if the rank made progress. *waits_for becomes NULL if all actions of the
- * rank have finished. */
+/* Runs a rank until it must wait. Sets *moved if the rank made progress. Sets *waits_for to NULL if all actions
+ * of the rank have finished. */
 static Err advance(Player *p, int rank, bool *moved, const char **waits_for) {
     const RankSchedule *mine = &p->schedules[rank];
     *waits_for = NULL;

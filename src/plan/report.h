@@ -3,7 +3,7 @@
 
 #include "plan/search.h"
 
-/* Prints a plan and compares its memory with `available`, the device's memory in bytes (0 if it is not known). */
+/* Prints a plan, and compares its memory with `available`, the device's memory in bytes (0 if unknown). */
 void plan_print(const RunPlan *, size_t available, int width, Str *out);
 void search_print(const Search *, int64_t ranks, size_t available, int width, Str *out);
 /* Writes a plan as JSON. `search` is NULL if there was no search. Returns an infra error if the file cannot be

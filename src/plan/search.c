@@ -97,8 +97,8 @@ static Config config_of(const Seeker *s, const FoundLayout *f) {
 
 /* ---- checks of a layout ---- */
 
-/* Returns a lower bound on the peak memory per rank: the memory for parameters, gradients and optimizer state if they
- * were split equally across ranks. */
+/* Returns a lower bound on the peak memory per rank: the memory for parameters, gradients and optimizer state,
+ * split equally across ranks. */
 static double least_state(const Seeker *s, const FoundLayout *f) {
     const Config *c = s->config;
     const double dense_ranks = (double)(f->tensor * f->pipeline),

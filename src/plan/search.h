@@ -1,6 +1,7 @@
-/* Finds layouts in which each rank fits into a device's memory, with the minimum number of ranks or with the
- * number that --ranks sets. The search varies tensor parallelism inside a node, context, pipeline and expert
- * parallelism, virtual stages, ZeRO, recomputation and microbatches. All other options are unchanged. */
+/* Finds layouts in which each rank fits into a device's memory. The number of ranks is the number that --ranks
+ * sets or, if --ranks is not given, the minimum. The search varies tensor parallelism inside a node, context,
+ * pipeline and expert parallelism, virtual stages, ZeRO, recomputation and microbatches. All other options are
+ * unchanged. */
 #pragma once
 
 #include "plan/plan.h"
@@ -24,7 +25,7 @@ typedef struct Search {
     int n;
     int64_t tries;       /* number of layouts whose rules and memory were checked */
     int64_t node, micro; /* the largest tensor-parallel size and microbatch size that were tried */
-    bool stopped;        /* whether the search stopped after SEARCH_TRIES layouts to limit its time */
+    bool stopped;        /* whether the search stopped after SEARCH_TRIES layouts, which limits its time */
 } Search;
 
 /* Tries up to `node` tensor-parallel ranks, SEARCH_CONTEXT context-parallel ranks, and SEARCH_MICRO samples

@@ -18,8 +18,8 @@ Err world_run(const Config *, RankMain *fn, void *arg);
  * same queue contains, after the receive, work on which the sender depends. CUDA reads the variable during its
  * initialization, so world_run calls this function first if several ranks use GPUs. */
 void world_raise_queues(void);
-/* If there are several processes, sets --ranks to their number. Returns a user error if --ranks is set to a
- * different number. */
+/* If there are several processes, sets --ranks to the number of processes. Returns a user error if --ranks is
+ * set to a different number. */
 Err world_size(Config *);
 
 /* Returns the device that a rank opens. comm may be NULL. */

@@ -19,7 +19,7 @@ typedef struct ModelRun {
     Comm *comm;           /* NULL if there is only one rank */
     Layout layout;
     PipelineLayout pipeline;
-    RunContext context; /* contains a pointer to `layout`, so a ModelRun must not be moved */
+    RunContext context; /* contains a pointer to `layout`, so the ModelRun must not be moved */
     Device *device;     /* owned, but not freed by model_run_free */
     Model *model;
     Arena *arena; /* owns the pipeline's stages */
@@ -32,8 +32,8 @@ Layout model_run_layout(const Config *, int rank, int world);
 void model_run_new(ModelRun *out, const Config *, Comm *, Device *, ModelUse);
 /* Frees everything except the device. */
 void model_run_free(ModelRun *);
-/* Opens a device, and loads the model in --load as a MODEL_COMPUTES model. Returns a user error if there is no
- * checkpoint, if the checkpoint contains a different model, or if there is too little memory. If an error
+/* Opens a device, and loads the model given by --load as a MODEL_COMPUTES model. Returns a user error if there
+ * is no checkpoint, if the checkpoint contains a different model, or if there is too little memory. If an error
  * occurs, the device is closed. All ranks must call this function, and all ranks get the same error. comm may
  * be NULL. */
 Err model_run_open(ModelRun *out, const Config *, Comm *);
@@ -41,10 +41,10 @@ Err model_run_open(ModelRun *out, const Config *, Comm *);
  * the type in which the model computes, which must not be FP8. */
 Err model_run_open_random(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
-/* Replaces the parameters of a MODEL_COMPUTES model with those in the checkpoint `path`. Tensors keep their addresses.
- * Returns a user error if there is no intact checkpoint of the same model, or too little memory. The checkpoint's
- * shapes and hashes are checked first, so after an error, no parameter has changed. All ranks must call this function,
- * and all ranks get the same error. */
+/* Replaces the parameters of a MODEL_COMPUTES model with those in the checkpoint `path`. Tensors keep their
+ * addresses. Returns a user error if there is no intact checkpoint of the same model, or if there is too little
+ * memory. The checkpoint's shapes and hashes are checked first, so an error leaves all parameters unchanged.
+ * All ranks must call this function, and all ranks get the same error. */
 Err model_run_reload(ModelRun *, const char *path);
 /* Like model_run_open, but borrows an open device, unless the device is NULL. Close the run with model_run_free. */
 Err model_run_load(ModelRun *out, const Config *, Comm *, Device *);

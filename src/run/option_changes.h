@@ -1,11 +1,11 @@
-/* Defines the effect of an option that differs between a run and the checkpoint that it loads. */
+/* Defines the effects of options whose values differ between a run and the checkpoint that the run loads. */
 #pragma once
 
 #include <jansson.h>
 
 #include "base/str.h"
 
-/* The effects of an option that differs: X(name, note text). */
+/* The effects of a different value: X(name, text of the note). */
 #define OPTION_CHANGES(X)                                                                                    \
     X(ORDER, "the order of the data and the dropout change")                                                 \
     X(DATA, "the samples or their order change")                                                             \

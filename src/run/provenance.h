@@ -1,5 +1,5 @@
-/* Describes the program, the machine and the build that computed or measured a number. A report without this
- * description is meaningless. */
+/* Describes the program, the machine and the build that computed or measured a number. A report without its
+ * provenance is meaningless. */
 #pragma once
 
 #include <stdint.h>

@@ -120,7 +120,7 @@ Err source_check(const Config *c, const Ckpt *ckpt, const char *dir, bool weight
     return check_vocabulary(c, c->derived.vocab_size, state, dir, remedy);
 }
 
-/* Returns the checkpoint's options that name the tokenizer, if they exist. */
+/* Returns the checkpoint's options that specify the tokenizer, if there are any. */
 static json_t *tokenizer_options(const json_t *config) {
     static const char *const NAMES[] = {"tokenizer_type",
                                         "tokenizer_model",

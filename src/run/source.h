@@ -14,11 +14,11 @@ typedef struct Source {
 } Source;
 
 /* Finds the checkpoint in the folder given by --load or, if there is none, in the folder given by
- * --pretrained-checkpoint. After an error, the caller has nothing to free. */
+ * --pretrained-checkpoint. If there is an error, the caller has nothing to free. */
 Err source_find(const Config *, Source *);
 void source_free(Source *);
-/* Returns an error if --load is the path of a folder without a checkpoint, unless the run may start from
- * scratch. Megatron-LM always starts from scratch, even if the path is mistyped. */
+/* Returns an error if --load is a folder without a checkpoint, unless the run may start from scratch.
+ * Megatron-LM always starts from scratch, even if the path is mistyped. */
 Err source_check_missing(const Config *);
 /* Checks that the options that determine the model are equal to those in `state`, the state of the checkpoint
  * in `dir`. With weights_only, options that do not affect the weights may differ. An error lists every option

@@ -17,8 +17,10 @@ typedef struct Choice {
     ToolText tools;
     int64_t calls; /* number of calls that answer_stream has sent */
     const TokenList *prompt;
-    Str fresh; /* text that answer_stream has not sent yet; without a stream, the entire text */
-    /* log-probabilities that have not been sent yet, or those of all tokens for ENDPOINT_MEGATRON; may be NULL */
+    /* text that answer_stream has not sent yet or, if the answer is not a stream, the entire text */
+    Str fresh;
+    /* log-probabilities that have not been sent yet or, for ENDPOINT_MEGATRON, those of all tokens; may be
+     * NULL */
     json_t *logprobs;
     json_t *prompt_logprobs; /* NULL except for a prompt's first choice */
     json_t *ids;             /* new tokens that answer_stream has not sent yet, or NULL */
@@ -29,7 +31,7 @@ typedef struct Choice {
     int64_t tokens; /* number of generated tokens, including the token that ends the text */
     double logprob; /* if choices are compared, the sum of the log-probabilities of the generated tokens */
     int64_t cached; /* number of prompt tokens found in shared pages; -1 before the first event */
-    /* begun: whether the answer contains the choice's first part; closed: whether it contains the last part */
+    /* begun, closed: whether the answer contains the choice's first part, and its last part */
     bool begun, ended, closed;
     Reason reason;
     int32_t end;  /* the token that ended the text, or -1 */
@@ -102,7 +104,7 @@ static void add_to_map(json_t *map, const TextStream *text, int32_t token, doubl
     text_piece(text, token, &piece);
     json_t *name = repaired(&piece);
     const char *key = json_string_value(name);
-    const size_t n = json_string_length(name); /* the text can contain a zero byte */
+    const size_t n = json_string_length(name); /* because the text can contain a zero byte */
     const json_t *known = json_object_getn(map, key, n);
     if (!known || json_real_value(known) < logprob) json_object_setn_new(map, key, n, logprob_json(logprob));
     json_decref(name);
@@ -212,7 +214,7 @@ static void end(const Answer *a, Choice *c, Ticket *ticket, Reason reason) {
     latency_add(a->latencies, LATENCY_REQUEST, clock_ns() - a->began);
 }
 
-/* Stores the values in a choice's first event, or in its first event with new weights. */
+/* Stores values from a choice's first event, and from its first event with new weights. */
 static void take_admission(const Answer *a, Choice *c, const EngineEvent *e) {
     if (c->cached < 0) latency_add(a->latencies, LATENCY_QUEUE, e->waited_ns);
     c->cached = e->cached;
@@ -296,7 +298,7 @@ Answer *answer_new(const Served *served, Ask *ask, Latencies *latencies) {
                   .latencies = latencies,
                   .began = clock_ns()};
     *ask = (Ask){0};
-    /* The answer's address distinguishes answers that begin at the same time. */
+    /* The answer's address distinguishes it from answers that begin at the same time. */
     const struct {
         uint64_t ns, address;
     } unique = {(uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec, (uint64_t)(uintptr_t)a};
@@ -432,8 +434,8 @@ static json_t *envelope(const Answer *a, const char *chat_kind, json_t *choices)
 
 static double mean_logprob(const Choice *c) { return c->tokens ? c->logprob / (double)c->tokens : 0; }
 
-/* Returns the next choice of a prompt or, if the answer does not contain all choices, the most likely remaining
- * one. */
+/* Returns the next choice of a prompt or, if the answer contains only the best choices, the most likely
+ * remaining choice. */
 static Choice *next_choice(const Answer *a, int64_t prompt) {
     Choice *first = a->choices + prompt * a->ask.best_of, *best = NULL;
     for (Choice *c = first; c < first + a->ask.best_of; c++)
@@ -500,7 +502,8 @@ static void send(json_t *json, Str *out) {
     json_decref(json);
 }
 
-/* Returns whether a choice has anything to send. A log-probability waits for the text of its token. */
+/* Returns whether a choice has anything to send. A log-probability is sent only once the text of its token is
+ * known. */
 static bool is_due(const Answer *a, const Choice *c) {
     return !c->closed && (c->fresh.len || c->ended || is_calling(c) || (is_chat(a) && !c->begun));
 }

@@ -1,6 +1,6 @@
-/* Builds automata (infer/grammar.h) for JSON text. Parts are built from the end of the text: each function returns the
- * first node of a part that continues at `next`. The text has no white space, except that one space may follow a colon
- * or a comma. */
+/* Builds automata (infer/grammar.h) for JSON text. Parts are built from the end of the text: each function
+ * returns the first node of a part that continues at `next`. The text contains no white space, except for an
+ * optional space after a colon or a comma. */
 #pragma once
 
 #include <jansson.h>

@@ -261,7 +261,8 @@ static enum MHD_Result serve_detokenize(Exchange *x) {
     return refusal.status ? respond_refusal(x, &refusal) : respond_json(x, 200, json);
 }
 
-/* Sends a page for trying the server. The page is self-contained, and may fetch only from this server. */
+/* Sends a page on which users can try the server. The page is self-contained, and may fetch only from this
+ * server. */
 static enum MHD_Result serve_page(Exchange *x) {
     static const unsigned char PAGE[] = {
 #include "server/page.html.inc"
@@ -333,8 +334,8 @@ static enum MHD_Result serve_state(Exchange *x) {
     return respond_state(x, counts.state, counts.engine.weights);
 }
 
-/* Sends a signal, and responds with the resulting state. The connection has no timeout meanwhile, because a large model
- * takes minutes to load. */
+/* Sends a signal, and responds with the resulting state. Meanwhile, the connection has no timeout, because a
+ * large model takes minutes to load. */
 static enum MHD_Result send_signal(Exchange *x, FleetSignal signal, const char *path) {
     MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
     const SignalResult result = queue_signal(x->http->queue, signal, path);
@@ -562,7 +563,8 @@ static void complete(void *arg, struct MHD_Connection *connection, void **state,
     *state = NULL;
 }
 
-/* Decodes %-sequences in place, unless one is a zero byte, which would end the path. Returns the length. */
+/* Decodes %-sequences in place, unless one represents a zero byte, which would end the path. Returns the
+ * length. */
 static size_t unescape(void *arg, struct MHD_Connection *connection, char *s) {
     (void)arg, (void)connection;
     return strstr(s, "%00") ? strlen(s) : MHD_http_unescape(s);

@@ -11,8 +11,8 @@ typedef struct HttpOptions {
     const char *host;
     int64_t port;        /* 0 means any free port */
     const char *api_key; /* NULL if clients need no key */
-    bool control;        /* whether the server provides the paths that pause the engine */
-    /* maximum time from a request's headers to the end of its answer; 0 for no limit */
+    bool control;        /* whether the server has the paths that pause the engine */
+    /* maximum time from a request's headers to the end of its answer; 0 means no limit */
     int64_t timeout_s;
 } HttpOptions;
 

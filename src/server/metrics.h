@@ -8,10 +8,10 @@
 
 /* Latencies of choices, measured by the connection threads. */
 typedef enum Latency {
-    LATENCY_QUEUE,   /* from the request to its admission by the engine */
-    LATENCY_FIRST,   /* from the request to the first token */
-    LATENCY_NEXT,    /* from a token to the next one */
-    LATENCY_REQUEST, /* from the request to the end of the text */
+    LATENCY_QUEUE,   /* time from the request to its admission by the engine */
+    LATENCY_FIRST,   /* time from the request to the first token */
+    LATENCY_NEXT,    /* time from a token to the next token */
+    LATENCY_REQUEST, /* time from the request to the end of the text */
     LATENCIES
 } Latency;
 

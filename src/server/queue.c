@@ -17,7 +17,7 @@ enum { MAX_CHOICES = 1 << 20 }; /* maximum number of choices per ticket */
 
 struct Ticket {
     Queue *queue;
-    int64_t slot, n; /* choice i is the engine's request number slot * MAX_CHOICES + i */
+    int64_t slot, n; /* choice i is the engine's request with the number slot * MAX_CHOICES + i */
     Request *requests;
     bool *ended; /* [n]: whether the connection has counted the choice as ended */
     int wake;    /* an eventfd that wakes the waiting connection */
@@ -31,7 +31,7 @@ struct Ticket {
     bool released, closed;
 };
 
-/* A signal for the fleet. The sender waits until the signal has taken effect. */
+/* A signal for the fleet. The sender of a signal waits until the signal has taken effect. */
 typedef struct Sent {
     FleetSignal signal;
     const char *path;
@@ -209,7 +209,7 @@ static void count_end(Queue *q, Ticket *ticket, int64_t choice, Reason reason) {
     q->counts.ended[reason]++;
 }
 
-/* Ends a choice. If the engine has not ended the choice, aborts it. */
+/* Ends a choice. Aborts the choice if the engine has not ended it. */
 static void abort_choice(Queue *q, Ticket *ticket, int64_t choice, Reason reason) {
     count_end(q, ticket, choice, reason);
     add_entry(q, (Entry){.kind = ENTRY_ABORT, .ticket = ticket, .choice = choice});

@@ -45,7 +45,7 @@ typedef struct QueueCounts {
     EngineCounts engine;
     FleetState state; /* the state after the last turn */
     bool closed, stopped;
-    int64_t tickets, waiting; /* waiting: number of requests that are not running yet */
+    int64_t tickets, waiting; /* waiting: number of requests that have not started to run */
     int64_t connected;        /* number of tickets that their connections have not released */
     int64_t undelivered;      /* number of events that have not reached their tickets yet */
     int64_t prompt_tokens, new_tokens, ended[REASONS];
@@ -69,7 +69,7 @@ void ticket_release(Ticket *);
 
 typedef struct SignalResult {
     Err sent;   /* a user error if the signal is not allowed, an infra error if the server exits */
-    Err loaded; /* an error if SIGNAL_WEIGHTS failed; no parameter has then changed */
+    Err loaded; /* an error if SIGNAL_WEIGHTS failed, in which case no parameter has changed */
     FleetState state;
     int64_t weights; /* EngineCounts.weights */
 } SignalResult;
@@ -81,7 +81,7 @@ SignalResult queue_signal(Queue *, FleetSignal, const char *path);
 
 /* Processes the queue's entries and runs a pass. If there is nothing to do, waits at most `ms` milliseconds. */
 void queue_turn(Queue *, Fleet *, int ms);
-/* After this call, queue_submit returns QUEUE_STOPS. */
+/* From this call on, queue_submit returns QUEUE_STOPS. */
 void queue_close(Queue *);
-/* Stops all tickets. After this call, queue_turn runs no pass. */
+/* Stops all tickets. From this call on, queue_turn runs no pass. */
 void queue_stop(Queue *);

@@ -16,7 +16,7 @@ Refusal refuse(int status, const char *param, const char *code, const char *form
     return r;
 }
 
-/* Returns a JSON string, even if the text was cut inside a character. */
+/* Returns a JSON string, even if the text ends inside a character. */
 static json_t *text(const char *s) {
     Str valid = {0};
     utf8_repair(s, strlen(s), &valid);

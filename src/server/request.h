@@ -1,4 +1,4 @@
-/* Reads and checks a request body. The fields and their ranges are in fields.def. */
+/* Reads and checks a request body. fields.def contains the fields and their ranges. */
 #pragma once
 
 #include "chat/chat.h"
@@ -7,8 +7,8 @@
 #include "server/fields.h"
 #include "server/text.h"
 
-/* The properties of the model that the server serves, except its weights. These properties never change, so
- * any number of threads can read them. */
+/* The properties of the model that the server serves, except its weights. The properties never change, so any
+ * number of threads can read them. */
 typedef struct Served {
     const char *name; /* the model's name */
     int64_t created;  /* seconds since 1970 */
@@ -32,13 +32,13 @@ typedef struct Ask {
     Endpoint endpoint;
     TokenList *prompts;
     int64_t n_prompts, n, best_of;
-    int64_t min_tokens, max_tokens; /* max_tokens -1 means the number that the context allows */
+    int64_t min_tokens, max_tokens; /* if max_tokens is -1, the context limits the number */
     Sampling sampling;              /* owned (sampling_free) */
     bool seeded;                    /* whether the request has a seed */
     uint64_t seed;
     StopList stop;
     int64_t *ends, n_ends;
-    json_t *texts; /* only for ENDPOINT_MEGATRON: the prompts, which the answer repeats */
+    json_t *texts; /* the prompts, which only ENDPOINT_MEGATRON repeats in the answer */
     bool logprobs, echo, stream;
     /* whether the end of the stream (usage) or every part (usage_always) states the number of tokens */
     bool usage, usage_always;
@@ -51,7 +51,7 @@ typedef struct Ask {
     GrammarNode *grammar;    /* [n_grammar] as in Request */
     int64_t n_grammar;
     int64_t likeliest; /* number of most likely tokens whose log-probabilities are reported */
-    /* as `likeliest`, for the prompt's tokens; -1 if the prompt's log-probabilities are not reported */
+    /* like `likeliest`, for the tokens of the prompt; -1 if the prompt's log-probabilities are not reported */
     int64_t prompt_likeliest;
 } Ask;
 

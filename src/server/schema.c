@@ -237,7 +237,7 @@ static Refusal read_properties(const Compiler *c, const json_t *schema, Property
     return SERVED;
 }
 
-/* Builds an object with arbitrary member names, whose values must match a schema. */
+/* Builds an object with arbitrary member names, and values that match a schema. */
 static Refusal build_map(Compiler *c, const json_t *schema, int32_t next, int32_t *out) {
     int32_t rule;
     REFUSE_UNLESS_SERVED(schema_rule(c, schema, NULL, &rule));
@@ -339,7 +339,7 @@ static Refusal build_types(Compiler *c, const json_t *schema, int32_t next, int3
     }
     for (size_t t = 0; t < COUNT(TYPES); t++) {
         const char *type = TYPES[t];
-        /* without `type`, keywords for objects or arrays imply the type object or array */
+        /* if `type` is missing, keywords for objects or arrays imply the type object or array */
         if (has_type ? !allows(schema, type)
                      : !(object && !strcmp(type, "object")) && !(array && !strcmp(type, "array")))
             continue;

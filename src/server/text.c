@@ -165,7 +165,7 @@ static int64_t find_stop(TextStream *s) {
     return first;
 }
 
-/* Returns the number of bytes at the end of the text that could begin a stop string. */
+/* Returns the number of bytes at the end of the text that could be the start of a stop string. */
 static size_t begun(const TextStream *s) {
     size_t most = 0;
     for (int64_t i = 0; i < s->stops->n; i++) {

@@ -1,6 +1,6 @@
 /* Converts the tokens of a text to UTF-8 one by one, and ends the text before the first stop string. The
- * concatenation of the released parts does not depend on where the text is divided. A part contains only
- * complete characters, and never the start of a stop string that a later token might complete. */
+ * concatenation of the released parts does not depend on the division of the text into parts. A part contains
+ * only complete characters, and never the start of a stop string that a later token might complete. */
 #pragma once
 
 #include "base/str.h"

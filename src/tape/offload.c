@@ -15,7 +15,7 @@ typedef struct HostBlock {
 typedef struct Slot {
     Space *space;
     DeviceEvent *copied;
-    bool copying; /* the last copy of the slot may still be running */
+    bool copying; /* whether the last copy of the slot may still be running */
 } Slot;
 
 /* A range of host memory. Offsets are relative to the concatenation of all blocks. */
@@ -76,8 +76,8 @@ OffloadMemory offload_peak(const Offload *o) {
 
 size_t offload_bytes(const Offload *o, OffloadMemory m) { return (size_t)o->slots * m.slot; }
 
-/* Reserves host memory or, on the null device, only counts it. Copies to and from the host run in order, so
- * this pass can overwrite memory that the previous backward pass has read. */
+/* Reserves host memory or, on the null device, only counts it. Copies to and from the host run in order, so a
+ * forward pass can overwrite memory that the previous backward pass has read. */
 static Kept host_memory(Offload *o, size_t bytes) {
     const Kept k = {o->used, bytes};
     o->used += bytes;

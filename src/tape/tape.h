@@ -31,7 +31,7 @@ typedef struct Tape Tape;
 /* An observer of the tape, used to search for a divergence. An observed tape waits for each communication
  * before it continues. The observer is called for an op when the op's outputs are ready; for an op inside a
  * block, each time that the block runs. The observer is also called before and after each node's backward
- * function, with the sweep's Need. */
+ * function, with the Need of the sweep. */
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
 typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
 
@@ -40,7 +40,7 @@ typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const 
 typedef struct RunContext {
     Device *device;
     DType dtype; /* the storage type of activations: F64, F32, BF16 or F16 */
-    /* set by --batch-invariant-mode: a sample's result must not depend on other samples */
+    /* whether a sample's result must not depend on other samples (--batch-invariant-mode) */
     bool batch_invariant;
     uint64_t seed;
     const Layout *layout; /* NULL if there is only one rank */
@@ -49,21 +49,24 @@ typedef struct RunContext {
     Sync *sync;
     TapeProbe *probe; /* NULL if there is no observer */
     void *probe_arg;
-    bool exact;             /* outputs of ops are rounded to the grid of the exact lane (exact_on_grid) */
-    bool keeps_gathered;    /* column-parallel layers keep their gathered inputs until the backward pass */
-    bool postpones_experts; /* gradients of the experts' weights overlap with an all-to-all */
+    /* whether outputs of ops are rounded to the grid of the exact lane (exact_on_grid) */
+    bool exact;
+    /* whether column-parallel layers keep their gathered inputs until the backward pass */
+    bool keeps_gathered;
+    bool postpones_experts; /* whether gradients of the experts' weights overlap with an all-to-all */
     unsigned at_once;       /* mask of the axes whose collectives must not overlap with other work */
-    /* activations are registered with the tensor-parallel group (comm_register) */
+    /* whether activations are registered with the tensor-parallel group (comm_register) */
     bool registered;
 } RunContext;
 
 /* The data that the ops of an open tape need about their microbatch. */
 typedef struct MicrobatchContext {
-    /* a backward pass will follow; otherwise, blocks (tape_block) keep only their output */
+    /* whether a backward pass will follow; if not, blocks (tape_block) keep only their outputs */
     bool recording;
-    bool training;        /* dropout is active */
-    bool dropless;        /* experts have no capacity */
-    bool steady;          /* no op has written a weight since the last copy to the device (device_copy) */
+    bool training; /* whether dropout is active */
+    bool dropless; /* whether experts have no capacity */
+    /* whether no op has written a weight since the last copy to the device (device_copy) */
+    bool steady;
     int64_t first_sample; /* index of the microbatch's first sample among all samples of the run */
     double aux_scale;     /* the gradient of the step's loss with respect to an auxiliary loss */
 } MicrobatchContext;
@@ -86,7 +89,7 @@ void tape_pauses(Tape *, Fiber *);
 /* Sets the space for later gradients and temporaries. When this function is called, no gradient or temporary
  * may be in use. */
 void tape_transient_to(Tape *, Space *transient);
-/* Opens the tape for one forward pass, and discards everything that was previously recorded or allocated. The
+/* Opens the tape for one forward pass, and discards everything that was recorded or allocated before. The
  * context is copied. */
 void tape_begin(Tape *, const MicrobatchContext *);
 const MicrobatchContext *tape_microbatch(const Tape *);
@@ -98,7 +101,7 @@ void *tape_alloc(Tape *, size_t bytes);
 
 /* Returns whether a backward pass will follow the op that is running. During training, the result is true
  * exactly once for each op of a microbatch, even if a block runs the op again. During an evaluation, the result
- * is always false. Code that counts or accumulates outside the tape must check this result. */
+ * is always false. Code that counts or accumulates outside the tape must check the result. */
 bool tape_is_recording(const Tape *);
 /* tape_axis returns the number of ranks along an axis. tape_group returns this rank's group along the axes of
  * a mask. */
@@ -124,9 +127,9 @@ Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
  * pipeline stage. After tape_backward, tape_grad returns the tensor's gradient. `data` is the caller's memory.
  * If `data` is NULL, memory in the slot space is used. */
 Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, SpmdType);
-/* Sets the caller's memory for the stage's output, which is sent to another stage and which no backward function reads.
- * The output is the tensor that the next op or block after tape_output_next returns. If `memory` is NULL, which is the
- * default after tape_begin, the slot space is used. */
+/* Sets the caller's memory for the stage's output, which is sent to another stage, and is not read by backward
+ * functions. The output is the tensor that the next op or block after tape_output_next returns. If `memory` is
+ * NULL, which is the default after tape_begin, the slot space is used. */
 void tape_output_to(Tape *, void *memory);
 void tape_output_next(Tape *);
 
@@ -135,9 +138,9 @@ void tape_output_next(Tape *);
  * dropped. */
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
-/* If the tape does not record, tensors that are allocated between tape_frees_begin and tape_frees_end can be freed:
- * tape_free_except frees them all, except those that contain the data of one of the n tensors `kept`, which may
- * be NULL. */
+/* If the tape does not record, tape_free_except frees the tensors that have been allocated since
+ * tape_frees_begin. It keeps those that contain the data of one of the n tensors `kept`, which may be NULL.
+ * Call tape_frees_end at the end. */
 void tape_frees_begin(Tape *);
 void tape_free_except(Tape *, const Tensor *const *kept, int n);
 void tape_frees_end(Tape *);
@@ -160,8 +163,8 @@ static inline void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
     tape_play(t, need);
 }
 
-/* A TapeTrace is called after every op of a forward or backward pass, whether or not the op is recorded.
- * Unlike a TapeProbe, a TapeTrace does not make the tape wait for operations, so it can be used for counting
+/* A TapeTrace is called after every op of a forward or backward pass, whether or not the op is recorded. Unlike
+ * a TapeProbe, a TapeTrace does not make the tape wait for operations, so a TapeTrace can be used for counting
  * and timing. */
 typedef void TapeTrace(void *arg, const OpDef *, const Call *);
 void tape_trace(Tape *, TapeTrace *, void *arg);

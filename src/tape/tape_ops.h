@@ -29,8 +29,8 @@ Tensor *tape_detach(Tape *, const Tensor *x);
 /* Runs an op without recording it. */
 void tape_call(Tape *, const OpDef *, Call);
 /* Runs an op and records it. Outputs need a gradient if any input needs one. The op's rule determines the types
- * of the outputs. If the rule does not allow the operands' types, the call is a fault whose message names the
- * op and the axis. attr (NULL or attr_size bytes) is copied. */
+ * of the outputs. Operand types that the rule does not allow are a fault, whose message names the op and the
+ * axis. attr (NULL or attr_size bytes) is copied. */
 void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 
 /* Sets the types of the outputs, as tape_run does. */
@@ -56,15 +56,15 @@ void tape_drop(Tape *, Tensor *);
 static inline void tape_drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
     if (x != kept) tape_drop(t, x);
 }
-/* Starts a collective. Traces and reports list the collective under the name of `op`. Sets the buffers and
- * the type of the CommCall. If n is 0, n becomes the number of elements in `in`, or in `out` for
+/* Starts a collective. Traces and reports list the collective under the name of `op`. Sets the buffers and the
+ * type of the CommCall. If n is 0, n becomes the number of elements in `in`, or in `out` for
  * COMM_REDUCE_SCATTER. Other work may run between start and finish, but neither buffer may be freed. On the
- * null device, these communication functions do nothing. */
+ * null device, communication functions do nothing. */
 void tape_comm(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 typedef struct TapeComm {
     const OpDef *op;
     Tensor *in, *out;
-    CommWork *work; /* NULL on the null device, or if the operation is done */
+    CommWork *work; /* NULL on the null device, or if the operation is complete */
     bool at_once;
 } TapeComm;
 TapeComm tape_comm_start(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);

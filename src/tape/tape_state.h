@@ -16,7 +16,7 @@ struct Tape {
     Space *space;
     Offload *offload;   /* NULL if nothing is offloaded */
     Arena *arena;       /* Tensor headers and attributes */
-    void *output;       /* memory for the stage's output; NULL for the slot */
+    void *output;       /* memory for the stage's output; NULL means memory in the slot */
     bool output_next;   /* the next tensor in the slot is the stage's output */
     TensorList dropped; /* tensors of open blocks, in the transient space */
     Node *nodes;
@@ -28,7 +28,7 @@ struct Tape {
         void *arg;
         Call call;
     } postponed;
-    bool postpones; /* the current node has postponed the rest of its backward function */
+    bool postpones; /* whether the current node has postponed the rest of its backward function */
     Fiber *fiber;   /* NULL if the tape waits without pausing */
     /* [parameter number]: number of ops whose backward function has not run yet, for sync_ready */
     int *uses;

@@ -30,7 +30,7 @@ typedef const char *PathFn(const Call *);
 typedef enum OpMatch {
     MATCH_NEAR,     /* each element is within a rounding bound; integers are equal */
     MATCH_BITS,     /* bitwise equal */
-    MATCH_NEAR_F64, /* like MATCH_NEAR, with double arithmetic for any operand type */
+    MATCH_NEAR_F64, /* like MATCH_NEAR, but double arithmetic is used for all operand types */
     /* like MATCH_NEAR, after a softmax whose probabilities may be rounded to the storage type */
     MATCH_SOFTMAX,
     MATCH_FP8_SUM,   /* like MATCH_NEAR, for sums of FP8 values in a tensor core */

@@ -15,7 +15,7 @@ void cuda_check(cudaError_t e, const char *call, const char *file, int line) {
     if (e != cudaSuccess) fault(file, line, call, "%s: %s", cudaGetErrorName(e), cudaGetErrorString(e));
 }
 
-/* Makes the device's GPU the calling thread's current GPU. Ranks that share a process may use several
+/* Makes the device's GPU the current GPU of the calling thread. Ranks that share a process may use several
  * GPUs. */
 static Cuda *cuda_use(const Device *d) {
     Cuda *c = cuda_of(d);
@@ -28,7 +28,7 @@ static Cuda *cuda_use(const Device *d) {
 typedef struct CudaTimes {
     struct Timed {
         cudaEvent_t begin, end;
-        OpProfile *to; /* the op's entry in the profile that was attached when the op ran */
+        OpProfile *to; /* the op's entry in the profile that was attached while the op ran */
     } * at;
     int64_t n, capacity; /* number of entries in use, and number of entries whose events exist */
 } CudaTimes;
@@ -85,7 +85,7 @@ static unsigned cuda_fp8_gemms(const Device *d) {
     return capability >= 89 ? FP8_GEMM_WHOLE | blocks : 0;
 }
 
-/* Adds the finished measurements to their profiles. Unfinished measurements are kept, because their stream may
+/* Adds finished measurements to their profiles. Unfinished measurements are kept, because their stream may
  * still be running. */
 static void cuda_add_times(Device *d) {
     CudaTimes *t = cuda_of(d)->times;
@@ -457,7 +457,7 @@ static void cuda_close(Device *d) {
         if (c->state[i].at) c->state[i].free(c->state[i].at);
     if (c->scratch) {
         cuda_unmap(c->scratch, c->scratch_backed);
-        /* this call waits for the GPU, and therefore also adds all measured times to their profiles */
+        /* cuda_unreserve waits for the GPU, and therefore also adds all measured times to their profiles */
         cuda_unreserve(d, c->scratch, c->memory, 0);
     }
     cuda_free_times(c->times);

@@ -47,7 +47,7 @@ typedef struct Cuda {
     struct CudaTimes *times;
     /* reserved addresses, of which the first scratch_backed bytes have memory */
     char *scratch;
-    /* number of usable bytes, and number of bytes that have memory */
+    /* number of usable bytes, and number of bytes that have memory (backed) */
     size_t scratch_bytes, scratch_backed;
     void *encode_tiles; /* the driver's cuTensorMapEncodeTiled; NULL before the first use */
     CudaState state[CUDA_LIBRARIES];

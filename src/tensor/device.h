@@ -1,5 +1,5 @@
-/* A device stores tensors and runs kernels. The null device runs everything except the arithmetic. A dry run
- * on the null device determines how much memory a run needs before any memory is allocated. */
+/* A device stores tensors and runs kernels. The null device runs everything except the arithmetic. Before any
+ * memory is allocated, a dry run on the null device determines the amount of memory that a run needs. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,8 +15,8 @@ typedef enum DeviceKind {
 #include "tensor/devices.def"
 } DeviceKind;
 
-/* How a GPU chooses the algorithm for a large GEMM: the fastest one whose result is bitwise equal to the
- * result of cuBLASLt's first choice, the fastest of all algorithms, or cuBLASLt's first choice. */
+/* The algorithm that a GPU chooses for a large GEMM: the fastest algorithm whose result is bitwise equal to
+ * that of cuBLASLt's first choice, the fastest of all algorithms, or cuBLASLt's first choice. */
 typedef enum GemmTuning { GEMM_TUNING_SAME_BITS, GEMM_TUNING_FASTEST, GEMM_TUNING_OFF } GemmTuning;
 
 /* Kinds of FP8 GEMMs: a scale applies to an entire operand, or to 128 terms of a sum. */
@@ -25,11 +25,12 @@ enum { FP8_GEMM_WHOLE = 1, FP8_GEMM_BLOCKS = 2 };
 /* Describes how to open a device. {0} is the CPU with one thread per core. */
 typedef struct DeviceSpec {
     DeviceKind kind;
-    int rank;               /* device_open opens the device with index `rank` modulo the number of devices */
-    bool has_neighbours;    /* other ranks of this process may use other devices */
-    bool exports;           /* other ranks can map this GPU's memory, as comm_register requires */
-    int threads;            /* number of host threads; if <= 0, one per core that this process may use */
-    bool any_order;         /* terms of a sum may be added in any order (--no-deterministic-mode) */
+    int rank;            /* device_open opens the device with index `rank` modulo the number of devices */
+    bool has_neighbours; /* whether other ranks of this process may use other devices */
+    bool exports;        /* whether other ranks can map this GPU's memory, as comm_register requires */
+    /* number of host threads; if <= 0, one thread per core that this process may use */
+    int threads;
+    bool any_order;         /* whether terms of a sum may be added in any order (--no-deterministic-mode) */
     GemmTuning gemm_tuning; /* also for the GEMMs that a null device plans for a GPU */
     int64_t gemm_sm_margin; /* number of multiprocessors that GEMMs leave for other work */
     unsigned fp8_gemms;     /* only on the CPU, for tests: the result of device_fp8_gemms */
@@ -48,14 +49,16 @@ typedef struct Device {
     const struct DeviceBackend *backend; /* the functions for this kind of device (backend.h) */
     void *state;                         /* the backend's state */
     const struct Device *target;         /* for a null device: the device for which it plans, or NULL */
-    Pool *pool;                          /* host threads, among which CPU kernels divide their loops */
+    Pool *pool;                          /* the host threads among which CPU kernels divide their loops */
     OpProfile *profile;                  /* one entry per op, owned by the caller, or NULL */
     bool any_order;                      /* as in DeviceSpec */
     unsigned char id[16];                /* the unique id of a GPU; 0 for other devices */
     bool recording;                      /* true between device_graph_begin and device_graph_end */
     bool exclusive;                      /* whether only one process at a time can use this GPU */
-    bool lacks_peers;                    /* true if this GPU cannot access some visible GPU's memory */
-    /* number of visible devices of this kind, including this one; ranks are assigned to them round-robin */
+    /* whether there is a visible GPU whose memory this GPU cannot access */
+    bool lacks_peers;
+    /* number of visible devices of this kind, including this device; ranks are assigned to the devices
+     * round-robin */
     int n_devices;
     /* for a null device: the most scratch memory that any kernel of the target needs */
     size_t scratch;
@@ -95,15 +98,16 @@ void device_host_release(Device *, void *, size_t bytes);
 /* Returns whether the host can access the device's memory only through device_read, device_write, copies and
  * views. A NULL device means the host, here and for views. */
 bool device_is_discrete(const Device *);
-/* device_read, device_write and device_wait take effect in the order of the calls, like kernels. device_read
+/* Like kernels, device_read, device_write and device_wait take effect in the order of the calls. device_read
  * and device_write return when the host memory may be reused. device_wait returns once all work has finished.
  * On the null device, these three functions do nothing. */
 void device_read(Device *, void *host, const void *at, size_t bytes);
 void device_write(Device *, void *at, const void *host, size_t bytes);
 void device_wait(Device *);
 
-/* Copies data in order with the kernels. Each of `to` and `from` is in device memory, or in host memory from
- * device_host_alloc, which the host may access again after the next device_wait. */
+/* Copies data. Like kernels, copies take effect in the order of the calls. Each of `to` and `from` is in device
+ * memory, or in host memory from device_host_alloc, which the host may access again after the next
+ * device_wait. */
 void device_copy(Device *, void *to, const void *from, size_t bytes);
 
 /* Async copies run concurrently with kernels. Either `to` or `from` must be memory from device_host_alloc. A
@@ -192,4 +196,4 @@ void space_reset(Space *);       /* frees all blocks */
 void *space_base(const Space *); /* returns the address of the first block */
 size_t space_capacity(const Space *);
 size_t space_used(const Space *);
-size_t space_peak(const Space *); /* returns the highest end of any block since space_new */
+size_t space_peak(const Space *); /* returns the highest end that any block has had since space_new */

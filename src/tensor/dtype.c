@@ -35,7 +35,7 @@ bool dtype_parse(const char *name, DType *out) {
 
 uint16_t bf16_from_float(float x) {
     uint32_t u = float_bits(x);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40); /* a NaN remains a (quiet) NaN */
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40); /* a NaN stays a (quiet) NaN */
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
 

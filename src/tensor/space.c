@@ -26,9 +26,9 @@ struct Space {
 };
 
 /* Returns the size of an unplanned space, in bytes of address space, not of memory. On a CPU, each rank that
- * runs as a thread has several spaces, so a large layout has thousands of spaces. With at most 32 GiB each,
- * about 4,000 spaces fit into the 128 TiB of a process. In a dry run, which only counts bytes, spaces can be
- * larger. */
+ * runs as a thread has several spaces, so a large layout has thousands of spaces. If each space has at most 32
+ * GiB, about 4,000 spaces fit into the 128 TiB of a process. In a dry run, which only counts bytes, spaces can
+ * be larger. */
 static size_t unplanned(const Device *d) {
     if (d->kind == DEVICE_NULL) return (size_t)1 << 60;
     if (d->backend->memory) return d->backend->memory(d) / SPACE_ALIGN * SPACE_ALIGN;

@@ -1,14 +1,14 @@
 /* The type of a tensor along each axis of the mesh (comm/mesh.h numbers the axes), and the type of its
  * gradient:
  *
- *   I  invariant   the same value on all ranks, and the same gradient                       dual: I
- *   R  replicated  the same value on all ranks; each rank holds a summand of the gradient  dual: P
- *   V  varying     each rank holds a different piece of the value and of the gradient       dual: V
- *   P  partial     each rank holds a summand of the value; the gradient is replicated       dual: R
+ *   I, invariant:   All ranks have the same value, and the same gradient. The dual is I.
+ *   R, replicated:  All ranks have the same value, and each rank holds a summand of the gradient. The dual is P.
+ *   V, varying:     Each rank holds a different piece of the value and of the gradient. The dual is V.
+ *   P, partial:     Each rank holds a summand of the value, and the gradient is replicated. The dual is R.
  *
  * Along an axis of size 1, every type is I. The rule of an op in kernels/ops.def computes the type of its
- * output from the types of its operands. Operands that no rule allows indicate a missing or repeated
- * collective. JAX's shard_map has the same four types with different names ("varying manual axes"). */
+ * output from the types of its operands. If a rule does not allow an op's operands, a collective is missing or
+ * repeated. JAX's shard_map has the same four types with different names ("varying manual axes"). */
 #pragma once
 
 #include <stdint.h>
@@ -49,7 +49,7 @@ typedef enum SpmdRule {
     SPMD_UNTYPED,
     SPMD_LOCAL,  /* all I -> I; all R -> R; V, or V and R -> V */
     SPMD_LINEAR, /* like LOCAL, and all P -> P: for sums and copies */
-    SPMD_GEMM,   /* x w^T + bias, see tape/spmd_infer.c: a sharded weight turns R into V and V into P */
+    SPMD_GEMM,   /* x w^T + bias (tape/spmd_infer.c): a sharded weight turns R into V, and V into P */
     SPMD_LOOKUP, /* lookup of a table's rows: the result is P if the table is sharded */
     /* like LOCAL, then summed over the tokens of a microbatch: V becomes P on the axes that shard the microbatch */
     SPMD_SUM,

@@ -20,10 +20,10 @@ typedef enum TensorFlags {
 } TensorFlags;
 
 typedef struct Tensor {
-    void *data; /* on the null device, an address that must not be dereferenced */
+    void *data; /* the address, which must not be dereferenced on the null device */
     int64_t dim[TENSOR_DIMS], stride[TENSOR_DIMS]; /* strides are in elements */
     uint8_t ndim, dtype, flags;
-    int8_t cut;          /* 1 + the sharded dimension of a parameter that is V on an axis, otherwise 0 */
+    int8_t cut;          /* for a parameter that is V on an axis, 1 + the sharded dimension; otherwise 0 */
     SpmdType spmd;       /* the type along each axis of the mesh */
     int32_t refs;        /* for a gradient: number of tensors that share the gradient; managed by the tape */
     struct Tensor *grad; /* NULL until a gradient has been computed; for a parameter, its main gradient */

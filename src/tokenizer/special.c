@@ -40,7 +40,7 @@ int64_t tokenizer_sentinels(const Tokenizer *t, int64_t **ids) {
     }
 }
 
-/* Decodes each token separately, because a decoder never removes the "##" of the first token. */
+/* Decodes each token separately, because a decoder keeps the "##" of the first token. */
 Err tokenizer_continuations(const Tokenizer *t, unsigned char **out) {
     const int32_t n = tokenizer_vocab_size(t);
     unsigned char *continues = mem_zero((size_t)n, 1);

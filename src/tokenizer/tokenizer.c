@@ -27,7 +27,7 @@ static Err open_null(const TokenizerConfig *c, Tokenizer *t) {
     return ERR_OK;
 }
 
-/* Encodes like Python's [int(x) for x in text.split(" ")]. Every id must be in [0, vocab_size). */
+/* Encodes a text like [int(x) for x in text.split(" ")] in Python. Every id must be in [0, vocab_size). */
 static Err encode_null(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
     (void)flags;
     for (size_t i = 0; i < n; i++) {

@@ -1,20 +1,20 @@
-/* Converts text to token ids and back. The ids of each type equal the ids of the library in parentheses:
+/* Converts text to token ids and back. The ids that each type produces equal the ids of the library in
+ * parentheses:
  *
- *   NullTokenizer           decimal ids separated by spaces (Megatron-LM null_tokenizer.py)
- *   ByteLevelTokenizer      one id per byte (Megatron-LM bytelevel_tokenizer.py); decoding is lossless
- *   GPT2BPETokenizer        vocab.json + merges.txt, byte-level BPE; "<|endoftext|>" ends a document
- *   BertWordPieceLowerCase  vocab.txt, WordPiece; lower case without accents; "[SEP]" ends a document
- *   BertWordPieceCase       like BertWordPieceLowerCase, but preserves case and accents
- *   HuggingFaceTokenizer    a tokenizer.json, or the folder of a model's tokenizer, which is read as
- *                           AutoTokenizer reads it (docs/reference/formats.md). Model, normalizer,
- *                           pre-tokenizer, added tokens, post-processor and decoder work as in version 0.23
- *                           of the `tokenizers` library. Unsupported parts are refused with an error that
- *                           names them. "truncation" and "padding" are ignored, because Megatron-LM encodes
- *                           whole documents.
- *   SentencePieceTokenizer  a SentencePiece .model, unigram or BPE. GPTSentencePieceTokenizer and Llama2Tokenizer are
- *                           synonyms. Control pieces in a text are treated as ordinary text.
- *   TikTokenizer            Megatron-LM's *.vocab.json, with ids after those of the special tokens; or a .tiktoken
- *                           file, whose ranks are the ids, followed by special tokens
+ *   NullTokenizer           encodes decimal ids separated by spaces (Megatron-LM null_tokenizer.py).
+ *   ByteLevelTokenizer      has one id per byte, so decoding is lossless (Megatron-LM bytelevel_tokenizer.py).
+ *   GPT2BPETokenizer        reads vocab.json and merges.txt for byte-level BPE; "<|endoftext|>" ends a document.
+ *   BertWordPieceLowerCase  reads vocab.txt for WordPiece in lower case without accents; "[SEP]" ends a document.
+ *   BertWordPieceCase       is like BertWordPieceLowerCase, but preserves case and accents.
+ *   HuggingFaceTokenizer    reads a tokenizer.json, or the folder of a model's tokenizer, as AutoTokenizer does
+ *                           (docs/reference/formats.md). Model, normalizer, pre-tokenizer, added tokens,
+ *                           post-processor and decoder work as in version 0.23 of the `tokenizers` library.
+ *                           Unsupported parts cause an error that names the parts. "truncation" and "padding"
+ *                           are ignored, because Megatron-LM encodes whole documents.
+ *   SentencePieceTokenizer  reads a SentencePiece .model, unigram or BPE. GPTSentencePieceTokenizer and
+ *                           Llama2Tokenizer are synonyms. Control pieces in a text are treated as ordinary text.
+ *   TikTokenizer            reads Megatron-LM's *.vocab.json, with ids after those of the special tokens, or a
+ *                           .tiktoken file, whose ranks are the ids, followed by special tokens.
  *
  * A text consists of bytes and may contain NULs. The BPE types decode a text as Python's bytes.decode("utf-8",
  * errors="replace") does: each maximal invalid subpart becomes one U+FFFD. A Tokenizer never changes after
@@ -51,9 +51,9 @@ typedef struct TokenizerConfig {
     int64_t eod_id, pad_id;
     bool include_special; /* whether Hugging Face tokenizers encode every text with TOKENIZER_ADD_SPECIAL */
     /* If not NULL, Hugging Face tokenizers set *export_json to the text of a tokenizer.json, which the caller
-     * frees. *export_json is unchanged if the tokenizer's files can be copied instead. The files can be
-     * copied if transformers chooses the same class for them next to a model of type `export_type`, or of any
-     * type if `export_type` is NULL. */
+     * frees. *export_json is unchanged if the tokenizer's files can be copied instead. The files can be copied
+     * if, next to a model of type `export_type` (of any type, if `export_type` is NULL), transformers chooses
+     * the same class for them. */
     char **export_json;
     const char *export_type;
 } TokenizerConfig;
@@ -101,14 +101,14 @@ Err tokenizer_decode(const Tokenizer *, const int32_t *ids, size_t n, char **tex
 Err tokenizer_decode_with(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, char **text,
                           size_t *bytes);
 
-/* Sets offsets[n] to the index, in the decoded text, of the character in which each token begins. The offsets equal
- * offsets() of Megatron-LM's tokenizers and, if the text decodes to itself, the start positions in Encoding.offsets of
- * the `tokenizers` library. Returns an error if the tokenizer.json's decoder is not ByteLevel, or if an id is outside
- * [0, vocab_size). */
+/* Sets offsets[n] to the index, in the decoded text, of the character in which each token begins. The offsets
+ * equal offsets() of Megatron-LM's tokenizers. If the text decodes to itself, they also equal the start
+ * positions in Encoding.offsets of the `tokenizers` library. Returns an error if the tokenizer.json's decoder
+ * is not ByteLevel, or if an id is outside [0, vocab_size). */
 Err tokenizer_offsets(const Tokenizer *, const int32_t *ids, size_t n, size_t *offsets);
 
-/* Returns the largest id, including added tokens, plus one. The result is the number of rows of an embedding
- * before padding. */
+/* Returns the largest id, including added tokens, plus one. The result is the number of rows in an embedding
+ * without padding. */
 int32_t tokenizer_vocab_size(const Tokenizer *);
 /* tokenizer_eod, tokenizer_pad and tokenizer_bos return the id of the end-of-document, padding or
  * beginning-of-sequence token, or -1 if there is no such token. */

@@ -7,8 +7,8 @@
 
 typedef struct TokenizerType {
     const char *name;
-    /* Sets impl, vocab_size and the special ids. The caller then replaces the special ids with those that the user
-     * specified. */
+    /* Sets impl, vocab_size and the special ids. Afterwards, the caller replaces the special ids with those
+     * that the user specified. */
     Err (*open)(const TokenizerConfig *, Tokenizer *);
     Err (*encode)(const Tokenizer *, unsigned flags, const char *text, size_t n,
                   Ids *out); /* spans are in characters */

@@ -4,8 +4,8 @@
 #include "tensor/call.h"
 
 /* The list has a line for each pass (forward and backward) of each kind of attention layer, in the order of the
- * first calls. The text is "" if there is no such layer. If a line does not fit, the last line states that
- * lines are missing. */
+ * first calls. The text is empty if there is no attention layer. If a line does not fit, the last line states
+ * that lines are missing. */
 typedef struct AttentionLog {
     char text[4000];
 } AttentionLog;

@@ -199,9 +199,8 @@ static void tell_heads(const Trainer *r, const Ckpt *ckpt) {
     str_free(&others);
 }
 
-/* Sets the positions of the schedules. As in Megatron-LM's checkpointing.py, the schedules are loaded with
- * the optimizer. If the options override the schedules, the schedules continue at consumed_samples, which
- * includes skipped steps. */
+/* Sets the positions of the schedules. As in Megatron-LM's checkpointing.py, the schedules are loaded with the
+ * optimizer. Schedules that the options override continue at consumed_samples, which includes skipped steps. */
 static void place_schedules(Trainer *r) {
     if (!r->run.config->load_optim)
         r->schedule_samples = 0;
@@ -210,9 +209,9 @@ static void place_schedules(Trainer *r) {
 }
 
 static Err no_optimizer(const char *dir, const char *what) {
-    return err_user(
-        "the checkpoint in '%s' has no optimizer state (%s); load it with --no-load-optim or --finetune", dir,
-        what);
+    return err_user("the checkpoint in '%s' has no optimizer state (%s); load the checkpoint with "
+                    "--no-load-optim or --finetune",
+                    dir, what);
 }
 
 static Err check_folder_of_saves(const char *dir) {

@@ -34,14 +34,14 @@ struct TrainLog {
     LossSum accepted[MODEL_LOSSES]; /* sums of counts, such as accepted MTP predictions */
 
     bool printed;        /* whether the first step of the process has been printed */
-    bool brief;          /* whether lines have the short format instead of Megatron-LM's */
+    bool brief;          /* whether lines have the short format instead of Megatron-LM's format */
     bool live;           /* whether standard error is a terminal that shows a status line */
     bool status_shown;   /* whether the status line is visible */
     int64_t status_time; /* the value of clock_ns when the status line was written */
     Str text;
 };
 
-/* Rejects a file that is not a log, because the user may have given the wrong name. */
+/* Rejects a file that is not a log, because the user may have given a wrong name. */
 static Err check_is_log(int fd, const char *path) {
     char head[2] = "{";
     if (pread(fd, head, sizeof head, 0) < 0) return file_failed("read", path);
@@ -388,8 +388,8 @@ static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
                          (double)r->run.device->most_allocated);
 }
 
-/* Writes mean times per step since the last line, in seconds. A timer's value is the time of the slowest
- * rank. */
+/* Writes the mean time per step of each timer since the last line, in seconds. A timer's value is the time of
+ * the slowest rank. */
 static Err write_times(TrainLog *log, const Trainer *r, const Times *times) {
     static const Timer TIMERS_OF_A_STEP[] = {TIMER_BATCH, TIMER_FORWARD_BACKWARD, TIMER_OPTIMIZER};
     const Config *c = r->run.config;

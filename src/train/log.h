@@ -1,6 +1,6 @@
-/* A run's output: log lines on standard output, in Megatron-LM's format (training.py training_log) or in a short
- * format; JSON records in --log-jsonl; TensorBoard scalars; progress.txt. If standard error is a terminal, a status
- * line shows the step between log lines. */
+/* A run's output: log lines on standard output, in Megatron-LM's format (training.py training_log) or in a
+ * short format; JSON records in --log-jsonl; TensorBoard scalars; progress.txt. Between log lines, a status
+ * line shows the current step if standard error is a terminal. */
 #pragma once
 
 #include "base/err.h"

@@ -122,7 +122,7 @@ static int64_t microbatches(const Loop *l, int64_t samples) {
     return samples / (l->config->derived.micro_batch_size * l->config->derived.data_parallel_size);
 }
 
-/* Gets this rank's part of the next batch. The batch's memory is valid until the next step. */
+/* Sets *batch to this rank's part of the next batch. The batch's memory is valid until the next step. */
 static Err next_batch(Loop *l, Prefetch *stream, Batch *batch) {
     const Mesh *mesh = &l->trainer->run.layout.mesh;
     const Batch *whole;
@@ -146,8 +146,8 @@ static int64_t minutes(const Loop *l) {
     return (clock_ns() - l->session->start_ns) / (INT64_C(60) * 1000000000);
 }
 
-/* Returns the reason to exit, or NULL if there is none. All ranks combine their reasons, because a signal may reach
- * any of the processes. */
+/* Returns the reason to exit, or NULL if there is none. The reasons of all ranks are combined, because a signal
+ * may reach any of the processes. */
 static const char *reason_to_exit(Loop *l, bool after_step) {
     enum { INTERRUPT, SIGNAL, DURATION, REASONS };
     const Config *c = l->config;
@@ -212,7 +212,8 @@ static Err evaluate_valid(Loop *l) {
     if (!l->valid) ERR_RETURN(open_stream(l, SPLIT_VALID, r->consumed_valid_samples, &l->valid));
     Err e = evaluate(l, l->valid, loss);
     if (e.code) return e;
-    /* A stopped evaluation also counts, so that later evaluations use the same samples as a run without the stop. */
+    /* A stopped evaluation also consumes its samples, so that later evaluations use the same samples as a run
+     * without the stop. */
     r->consumed_valid_samples += samples;
     if (l->exit_reason) return ERR_OK;
     snprintf(where, sizeof where, "iteration %lld on validation set", (long long)r->iteration);
@@ -269,8 +270,8 @@ static Err evaluate_files(Loop *l) {
 
 /* ---- checkpoints ---- */
 
-/* Reports that the newest checkpoint is complete. With an asynchronous save, the run may be several steps
- * ahead. */
+/* Reports that the newest checkpoint is complete. With an asynchronous save, the run may be several steps ahead
+ * of the checkpoint. */
 static Err tell_saved(Loop *l, const char *event) {
     if (!l->is_printer) return say(l, ERR_OK);
     train_log_hide_status(l->log);
@@ -309,8 +310,8 @@ static Err save(Loop *l) {
 
 /* ---- steps ---- */
 
-/* Checks that gradients are finite. Without dynamic loss scaling, a gradient that is not finite means that the run has
- * failed, not that the loss scale is too large. */
+/* Checks that gradients are finite. If loss scaling is not dynamic, a gradient that is not finite means that
+ * the run has failed. */
 static Err check_finite(Loop *l, const StepReport *s) {
     const Trainer *r = l->trainer;
     bool bad = s->loss_is_nan || s->optim.found_inf;

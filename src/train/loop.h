@@ -14,7 +14,7 @@
  * number of the signal that ended the loop, or to 0 if there was none. Runs all ranks of this process. */
 Err train(const Config *, const TokenFacts *, Data *data, int *stopped_by);
 
-/* Checks that the files that train() would open can be opened and match each other. Prints the sources of the data.
- * Returns the number of problems, at most TRAIN_FILE_PROBLEMS. Changes no file. */
+/* Checks that the files that train() would open can be opened, and that they match each other. Prints the
+ * sources of the data. Returns the number of problems, at most TRAIN_FILE_PROBLEMS. Changes no file. */
 enum { TRAIN_FILE_PROBLEMS = 3 };
 int train_check_files(const Config *, const TokenFacts *, Err problem[TRAIN_FILE_PROBLEMS]);

@@ -72,8 +72,8 @@ MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
     part[MEMORY_scratch] = r->run.device->scratch;
     part[MEMORY_snapshot] = c->save && c->async_save ? trainer_save_bytes(r) : 0;
     part[MEMORY_offloaded] = plan.unit.offload.host;
-    /* If all experts have equal shares, a rank receives as many rows as it sends. At most, a rank receives the
-     * rows of all ranks. */
+    /* If all experts process equal shares of the tokens, a rank receives as many rows as it sends. At most, a
+     * rank receives the rows of all ranks. */
     plan.offloaded_most = part[MEMORY_offloaded] * (plan.balanced ? ranks : 1);
     if (notes) plan_communicators(r, target, comm, &plan);
     trainer_free(r);
@@ -115,8 +115,8 @@ MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Com
     return p;
 }
 
-/* Returns a hash of the host name and the boot id. Containers on one machine have different names and separate limits.
- * Machines with the same name have different boot ids. */
+/* Returns a hash of the host name and the boot id. Containers on one machine, which have separate limits, have
+ * different host names. Machines with the same host name have different boot ids. */
 static uint64_t host_of_process(void) {
     char name[MACHINE_TEXT] = "";
     Str boot = {0};

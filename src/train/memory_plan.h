@@ -6,7 +6,7 @@
 #include "train/attention_log.h"
 
 /* The parts of memory. `slots` contains saved activations and messages between stages. `gathered` contains
- * buffers for the parameters that ranks all-gather and for the gradients that they sum, and NCCL's buffers.
+ * NCCL's buffers, and buffers for the parameters that ranks all-gather and the gradients that they sum.
  * `scratch` is the memory that kernels need in addition to their operands. `snapshot` is the copy of a
  * checkpoint that is written during training. `snapshot` and `offloaded` are in host memory; on a CPU, host
  * memory is the device's memory. */
@@ -32,7 +32,7 @@ typedef enum MemoryPart {
 
 extern const char *const MEMORY_TITLES[MEMORY_PART_COUNT];
 
-/* The number of bytes that a rank will need. A dry run on the null device computes this number. */
+/* The number of bytes that a rank will need. A dry run on the null device computes the number. */
 typedef struct MemoryPlan {
     size_t part[MEMORY_PART_COUNT]; /* the optimizer's part includes the master parameters */
     /* size of offloaded activations if all tokens are sent to one rank's experts */
@@ -45,7 +45,7 @@ typedef struct MemoryPlan {
     int64_t in_flight;      /* number of slots */
     int communicators;      /* number of communicators that NCCL opens for this rank */
     int64_t held;           /* number of parameters that the rank holds, fully or in part */
-    AttentionLog attention; /* the implementations of attention on a GPU */
+    AttentionLog attention; /* the attention implementations that a GPU uses */
     /* Activation sizes assume that all experts process equal shares of the tokens. Unequal shares need more memory. */
     bool balanced;
 } MemoryPlan;

@@ -13,7 +13,7 @@ typedef struct Recording {
     double aux_scale; /* a constant in the graph */
 } Recording;
 
-/* The values that a step's CUDA graph depends on. Keys can be compared as bytes, because the struct has no
+/* The values on which a step's CUDA graph depends. Keys can be compared as bytes, because the struct has no
  * padding. */
 typedef struct StepKey {
     int64_t n, allocations; /* number of microbatches; executor_allocations */
@@ -145,7 +145,7 @@ typedef struct BlockPart {
 
 enum { BLOCK_PARTS = FIELDS + 2 * MODEL_LOSSES };
 
-/* Returns whether the weights of a loss are identical to a field of the batch. */
+/* Returns whether a loss's weights are identical to a field of the batch. */
 static bool weights_are_field(const Microbatches *m, int loss) {
     const LossSpec *l = &m->plan->loss[loss];
     return l->weights < FIELDS && loss_samples(l) == 1 && m->plan->sample.width[l->weights] <= 1;
@@ -185,7 +185,7 @@ void microbatches_reserve(Microbatches *m, int64_t n, const Batch *like) {
     m->bytes = bytes;
 }
 
-/* Points the tensors of a microbatch, which may be a copy, at a block of device memory. */
+/* Makes the tensors of a microbatch, which may be a copy, point to a block of device memory. */
 static void point_fields(const Microbatches *m, Microbatch *mb, char *block) {
     BlockPart part[BLOCK_PARTS];
     mb->block = block;
@@ -265,7 +265,7 @@ void microbatches_begin(Microbatches *m, int64_t n, const Batch *like) {
     m->graphs->fields = device_alloc(d, m->graphs->bytes, "batches");
 }
 
-/* Adds a microbatch. The copy may still be in progress when this function returns. */
+/* Adds a microbatch. When this function returns, the copy to the device may still be in progress. */
 void microbatches_add(Microbatches *m, int64_t number, const Batch *b, LossWeights weights,
                       int64_t first_sample) {
     Microbatch *mb = &m->list[number];

@@ -30,7 +30,7 @@ void microbatches_add(Microbatches *, int64_t number, const Batch *, LossWeights
  * `counts_loss` is true, adds each loss's weighted sum to the losses on the device. */
 void microbatches_train(Microbatches *, bool counts_loss);
 void microbatches_evaluate(Microbatches *, bool counts_loss);
-/* Returns the schedule of the last n microbatches on this rank. The schedule is valid until the next
+/* Returns this rank's schedule for the current list of microbatches. The schedule is valid until the next
  * microbatches_begin. */
 RankSchedule microbatches_schedule(Microbatches *, bool forward_only, PipelineSpec *);
 

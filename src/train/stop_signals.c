@@ -41,7 +41,7 @@ int stop_signals_number(const Config *c) {
     return NUMBERS[c->exit_signal];
 }
 
-/* Prints to standard error, replacing a status line. If there are several processes, only the first one
+/* Prints to standard error, replacing a status line. If there are several processes, only the first process
  * prints. */
 static void say(int number, const char *what) {
     if (comm_process() > 0) return;
@@ -63,7 +63,7 @@ static void take(StopSignals *s, int number) {
         say(number, "stopping; no step has begun");
         end_process(number);
     } else if (!atomic_load(&s->seen)) {
-        const bool alone = comm_processes() == 1; /* a launcher may repeat a signal */
+        const bool alone = comm_processes() == 1; /* a launcher may send a signal again */
         say(number,
             !s->saves ? "stopping after this step; nothing is saved without --save"
             : alone

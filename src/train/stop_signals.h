@@ -10,9 +10,9 @@ typedef struct StopSignals StopSignals;
 /* Call this function before any other thread of the run starts, because threads inherit the signal mask. Until
  * stop_signals_defer is called, a signal ends the process immediately, because nothing has been trained yet. */
 StopSignals *stop_signals_new(const Config *);
-/* After this call, the first signal only requests a stop, and the run must poll stop_signals_seen. A second
- * signal ends the process. Under a launcher, a second signal is ignored, because launchers may repeat signals and kill
- * their processes themselves. */
+/* From this call on, the first signal only requests a stop, and the run must poll stop_signals_seen. A second
+ * signal ends the process. Under a launcher, a second signal is ignored, because launchers may repeat signals
+ * and kill their processes themselves. */
 void stop_signals_defer(StopSignals *);
 /* Returns the number of the signal that this process has received, or 0 if there is none. Any thread may call
  * this function. */

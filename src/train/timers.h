@@ -33,5 +33,6 @@ const Times *timers_gather(Timers *, Comm *, Arena *);
 const char *timer_name(Timer);
 /* Returns the slowest rank's time in nanoseconds, or 0 if the timer has a level above `level`. */
 int64_t timers_longest(const Times *, int ranks, Timer, int64_t level);
-/* Appends the timers of level <= `level` that have run on any rank. Each time is divided by `steps`. */
+/* Appends the timers of level <= `level` that have run on any rank. Every printed time is divided by
+ * `steps`. */
 void timers_report(const Times *, int ranks, TimingLogOption, int64_t level, int64_t steps, Str *out);

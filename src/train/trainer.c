@@ -69,7 +69,7 @@ Err trainer_check(const Config *c) {
 static const CommReduction REDUCTIONS[] = {COMM_SUM, COMM_MAX};
 enum { N_REDUCTIONS = sizeof REDUCTIONS / sizeof *REDUCTIONS };
 
-/* Returns whether the i-th reduction has step counters, and sets *out to these counters. */
+/* Returns whether the i-th reduction has step counters, and sets *out to the counters. */
 static bool has_counters(const Trainer *r, int i, const Tensor **out) {
     *out = states_counters(r->run.model->registry, REDUCTIONS[i]);
     return (*out)->ndim;
@@ -201,7 +201,7 @@ StepReport trainer_begin_step(Trainer *r) {
 
 /* With --calculate-per-token-loss, all gradients are finally divided by the sum of the first loss's weights.
  * Every other loss is therefore multiplied by the ratio of this sum to the sum of the other loss's weights. The
- * ratios are needed before the first microbatch. */
+ * ratios of the losses must be known before the first microbatch. */
 static void step_ratios(const Trainer *r, const Batch *batches, int64_t count, int64_t n,
                         double ratio[MODEL_LOSSES]) {
     double sum[MODEL_LOSSES] = {0};
@@ -313,8 +313,8 @@ static void report_counters(Trainer *r, int i, const double *counters, int64_t n
         for (int64_t k = 0; k < n; k++) report->max_score = fmax(report->max_score, counters[k]);
 }
 
-/* Combines the counters of all ranks. Each rank has counted only its own tokens in its own layers, and only its
- * part of the microbatches' losses. */
+/* Combines the i-th reduction's counters of all ranks. Each rank has counted only its own tokens in its own
+ * layers, and only its part of the microbatches' losses. */
 static void reduce_counters(Trainer *r, int i, StepReport *report) {
     const Tensor *counters;
     if (!has_counters(r, i, &counters)) return;

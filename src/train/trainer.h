@@ -68,12 +68,13 @@ typedef struct StepReport {
     int64_t samples;           /* number of samples on all ranks */
     /* number of this rank's microbatches or, with --batch-invariant-mode, number of samples in them */
     int64_t microbatches;
-    unsigned router_losses;            /* a mask with a bit for each enabled loss */
-    double router_loss[ROUTER_LOSSES]; /* means over layers and microbatches, without the coefficients */
+    unsigned router_losses; /* a mask with a bit for each enabled loss */
+    /* means over layers and microbatches, not multiplied by the coefficients */
+    double router_loss[ROUTER_LOSSES];
     /* With --moe-per-layer-logging: [ROUTER_LOSSES, layers], means over microbatches, NaN for a layer without
      * experts. Valid until the next step. NULL if the option is not given. */
     const double *layer_router_loss;
-    /* the largest attention score, before its cap, or 0; set only with QkClipSpec.measures */
+    /* the largest attention score before the cap, or 0; set only with QkClipSpec.measures */
     double max_score;
     bool loss_is_nan; /* whether the loss is NaN or infinite */
     bool is_reduced, is_read;
@@ -107,7 +108,7 @@ void trainer_evaluate(Trainer *, const Batch *, LossSum[MODEL_LOSSES]);
 void trainer_total(const Trainer *, LossSum[MODEL_LOSSES]);
 /* Returns loss / max(weight, 1). */
 double trainer_mean(LossSum);
-/* Computes the values by rounding the masters, and gathers the other ranks' values. Call this function after every
+/* Rounds the masters to values, and gathers the values of the other ranks. Call this function after every
  * change of the masters except an update. */
 void trainer_publish(Trainer *);
 /* Sums x[n] over all ranks in place. Each rank passes its summands. */

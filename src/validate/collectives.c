@@ -2,8 +2,8 @@
  * and out of place, repeatedly until the time is up. A group's size is any divisor of the number of ranks, and
  * its members are consecutive or strided. All groups of a split communicate concurrently. Before each call,
  * both buffers are filled with a pattern. After each call, a guard zone at the end of the output is checked.
- * Inexact sums are computed repeatedly, and compared with the first result. The results are also hashed,
- * because the order of summation may differ between libraries, but must not differ between runs. */
+ * Inexact sums are computed repeatedly, and every result is compared with the first. The results are also
+ * hashed, because the order of summation may differ between libraries, but must not differ between runs. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +63,7 @@ static void add_split(Check *c, Group g, const char *how) {
         snprintf(s->text, sizeof s->text, "%s groups of %d", how, g.size);
 }
 
-/* Lists the splits of the world into groups. The group of all ranks must be the first. */
+/* Lists the splits of the world into groups. The split whose group contains all ranks must be the first. */
 static void split_world(Check *c) {
     Group all = comm_everyone(c->r->comm);
     add_split(c, all, "");
@@ -165,7 +165,7 @@ static bool is_right(Check *c, const Exact *x, const Split *s, Seen *all) {
 
 static bool fits(const Check *c, const Exact *x) { return larger(x) <= c->bytes; }
 
-/* Repeats a failed call with a larger size, to show more of the fault. */
+/* Repeats a failed call with a larger size, which shows more of the fault. */
 static void diagnose(Check *c, const Exact *x, const Split *s, Seen *all) {
     enum { COUNT = 1000 };
     Exact larger = *x;

@@ -151,7 +151,7 @@ static void multiply_on_device(Compute *c, int type, int block, int result, Devi
         call_run(&OPS[OP_linear], &plain);
 }
 
-/* Counts the correct elements of a result. The count stays in device memory. */
+/* Counts the correct elements of a result. The number of correct elements stays in device memory. */
 static void count_right(Compute *c, int block, int result) {
     const int64_t n = c->n * c->n, one = 1;
     Tensor flat = tensor_make(c->sum.data, c->sum.dtype, 1, &n),
@@ -204,7 +204,7 @@ typedef struct Found {
     uint64_t other, host;
     /* Number of wrong elements in a result, and index of the first wrong element, or -1 if the host found none. */
     int64_t wrong, at;
-    uint64_t got, wanted; /* bits of the first wrong element */
+    uint64_t got, wanted; /* the bits of the first wrong element */
     int64_t repetition;
     int block;
 } Found;

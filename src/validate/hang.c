@@ -88,7 +88,8 @@ static void judge(const StageInput *in, const Drill *d, const Isolated *i) {
         outcome_fact(in->out, false, d->what, "diagnosed after %.1f s: %s", seconds, b.line);
 }
 
-/* Returns how many drills run concurrently: all, unless only one process at a time can use a device. */
+/* Returns the number of drills that run concurrently: all of them, or one if only one process at a time can use
+ * a device. */
 static int drills_at_once(bool exclusive) { return exclusive ? 1 : DRILLS; }
 
 double hang_most_seconds(bool exclusive) {

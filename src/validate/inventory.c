@@ -155,7 +155,7 @@ static void add_device(const StageRank *r, int rank, const RankFacts *f) {
     judge_state(r, rank, &f->nvml, stage_suspect(r, rank).s);
 }
 
-/* Reports GPUs with fewer links than the other GPUs. */
+/* Reports each GPU that has fewer links than other GPUs. */
 static void compare_links(const StageRank *r, const RankFacts *all) {
     int most = 0;
     for (int i = 0; i < r->world; i++)

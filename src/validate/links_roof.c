@@ -25,8 +25,8 @@ static double rate_of(const NvmlFacts *f, RoofKind kind) {
     return kind == ROOF_NVLINK ? f->nvlinks * of_nvlink(f->sm) : f->width * of_lane(f->pcie);
 }
 
-/* Returns the kind of links that determine the roofline limit. In a mesh of GPUs without switches, ranks on
- * only some of the GPUs use only some of the links. */
+/* Returns the kind of links that determine the roofline limit. In a mesh of GPUs without switches, only some of
+ * the links are used if there are ranks on only some of the GPUs. */
 static RoofKind kind_of(const NvmlFacts *facts, int n, bool all_linked, int devices, const char **why) {
     bool known = true, any = false, all = true, switched = true;
     for (int i = 0; i < n; i++) {

@@ -4,9 +4,9 @@
  * with its address.
  *
  * To compare, ops add the negated pattern to a block as F32, and count the zeros. The sum of two numbers is 0
- * only if they are opposite, so every word of a pattern must be a finite nonzero number. The highest two
- * exponent bits of a word differ, so the sums are not denormal. The pattern starts at a different word in each
- * of SHIFTS consecutive blocks, so that a write to the wrong block is detected. */
+ * only if one is the negative of the other, so every word of a pattern must be a finite nonzero number. The
+ * highest two exponent bits of a word differ, so the sums are not denormal. The pattern starts at a different
+ * word in each of SHIFTS consecutive blocks, so that a write to the wrong block is detected. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -133,7 +133,7 @@ static void write_block(const Region *g, size_t offset) {
     device_copy(g->r->device, g->at + offset, g->made + shift_of(g, offset), g->block);
 }
 
-/* Counts the correct words of a block. The count stays in device memory. */
+/* Counts the correct words of a block. The number of correct words stays in device memory. */
 static void count_block(const Region *g, size_t offset) {
     const int64_t n = (int64_t)(g->block / sizeof(float)), one = 1;
     Tensor block = tensor_make(g->at + offset, F32, 1, &n),

@@ -163,7 +163,7 @@ static Err sweep(const StageInput *in, const char *const *dirs, const char *list
 static Err sweep_list(const StageInput *in, const char *const *dirs, const Str *cells, Tally *t) {
     char list[40];
     outcome_doing(in->out, "golden cases, from: %.*s", (int)strcspn(cells->s, "\n"), cells->s);
-    /* an unnamed file, which does not have to be deleted */
+    /* the file has no name, and need not be deleted */
     const int fd = memfd_create("cells", MFD_CLOEXEC);
     if (fd < 0) return file_failed("create", "a list of cells");
     snprintf(list, sizeof list, "/proc/self/fd/%d", fd);

@@ -10,7 +10,7 @@
 /* The colours used by tools/figure.py. */
 static const char *const BAR[] = {"#0072b2", "#009e73"}, GOOD[] = "#d55e00", ROOF[] = "#57606a";
 enum { AXIS = 320, LABEL = 250, BAR_HEIGHT = 10, ROW_HEIGHT = 16 }; /* pixels */
-/* The largest share that is drawn. A longer bar is cut off at the end of the axis. */
+/* The largest share that a bar can represent. A longer bar is cut off at the end of the axis. */
 static const double MOST_SHARE = 2;
 
 typedef struct Rate {

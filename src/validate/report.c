@@ -131,8 +131,8 @@ static void print_libraries(const Validation *a, Str *out) {
     for (int i = 0; i < STAGES; i++) print_classes(&a->row[i], out);
 }
 
-/* Returns the reason why a stage has no verdict, or NULL if it has a verdict. A stage states the reason in
- * evidence without a suspect. */
+/* Returns the reason why a stage has no verdict, or NULL if it has a verdict. A stage states the reason in a
+ * piece of evidence without a suspect. */
 static const char *why_none(const ValidateRow *row) {
     if (!row->a) return "--only leaves it out";
     const StageVerdict v = verdict_of(row);
@@ -151,7 +151,8 @@ void validate_count(const Validation *a, Str *out) {
     bool said[STAGES] = {false};
     for (int i = 0; i < STAGES; i++) {
         const char *why = said[i] ? NULL : why_none(&a->row[i]);
-        for (int k = i; why && k < STAGES; k++) { /* lists this stage and later stages with the same reason */
+        /* lists this stage together with later stages that have the same reason */
+        for (int k = i; why && k < STAGES; k++) {
             const char *other = why_none(&a->row[k]);
             if (!other || strcmp(other, why)) continue;
             str_printf(out, "%s%s", k == i ? "; " : ", ", a->row[k].name);
@@ -223,7 +224,7 @@ static void add_facts(json_t *to, const Outcome *r) {
     json_object_set_new(to, "state", state);
 }
 
-/* Returns the comparison of both libraries. */
+/* Returns the comparison of the two libraries. */
 static json_t *classes_json(const ValidateRow *row) {
     RateClass c[RATE_CLASSES];
     const int n = compare_classes(row, c);

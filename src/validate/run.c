@@ -202,8 +202,8 @@ static void end_turn(Runner *x, Turn *t, Isolated *i) {
     str_free(&i->said);
 }
 
-/* Runs a turn. Opening GPUs and NCCL takes seconds, so stages share a process. A new environment, or a stage
- * that forks, needs a new process. */
+/* Runs a turn. Opening GPUs and NCCL takes seconds, so stages share a process. A new process is needed if the
+ * environment changes, or if a stage forks. */
 static void run_turn(Runner *x, bool is_b, bool in_new) {
     Turn *t = x->turn[is_b];
     x->a->now = &t->out;
@@ -295,7 +295,8 @@ static void sweep_variants(Runner *x, int stage, bool is_b, double seconds, Outc
                                        {"NVLS", "Simple"}, {"NVLSTree", "Simple"}};
     enum { N = sizeof VARIANTS / sizeof *VARIANTS };
     const int64_t start = clock_ns();
-    double left = seconds, starting = 0; /* starting: time to start a turn, in addition to the turn's time */
+    /* starting: time to start a turn, in addition to the time of the turn itself */
+    double left = seconds, starting = 0;
     int i = 0;
     for (; i < N && (i ? left > starting + LEAST_VARIANT_S : seconds > 0); i++) {
         const double own = left / (N - i) - starting, turn = own > LEAST_VARIANT_S ? own : LEAST_VARIANT_S;
@@ -325,7 +326,7 @@ static double variants_seconds(const ValidateOptions *o, int stage, double secon
     return stage == STAGE_collectives && seconds / 2 >= least ? seconds / 2 : 0;
 }
 
-/* Returns whether both libraries run concurrently, as in drills, which spend most of their time waiting. */
+/* Returns whether both libraries run concurrently, as in the drills, which spend most of their time waiting. */
 static bool runs_both(const Runner *x, int stage) {
     return stage == STAGE_hang && compares_libraries(x->options, stage) && !x->exclusive;
 }
@@ -513,8 +514,8 @@ static Err run_row(Runner *x, Validation *a, int stage) {
     return ERR_OK;
 }
 
-/* Determines whether processes can share a GPU. With --device cuda and no --ranks, also counts the GPUs and sets one
- * rank per GPU. */
+/* Determines whether processes can share a GPU. If --device cuda is given without --ranks, also counts the
+ * GPUs, and sets one rank per GPU. */
 static Err look_at_devices(Runner *x, Config *c) {
     if (c->device != ON_CUDA || comm_processes() > 1) return ERR_OK;
     Turn *t = next_turn(x, STAGE_inventory, false, 1);

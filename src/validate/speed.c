@@ -179,7 +179,8 @@ static bool has_time(const Speed *s) {
 static bool has_time_for_another_world(const Speed *s) { return is_within(s, s->r->in->seconds + 15); }
 
 /* Returns whether there is time for another round. Links and ranks are measured for longer than collectives, so
- * that even a very slow link or rank is identified. A second world may use as much time as the first world. */
+ * that even a very slow link or rank is identified. The second world may use as much time as the first
+ * world. */
 static bool has_time_to_name(const Speed *s) {
     return s->second ? has_time_for_another_world(s) : is_within(s, 2 * s->r->in->seconds + 20);
 }
@@ -389,8 +390,8 @@ static void release(const Speed *s) {
     device_release(d, s->work, 3 * tensor_bytes(&s->w));
 }
 
-/* Measures everything in newly allocated memory, and clears the entries of `slow` for which this measurement is
- * not slow. Returns whether `slow` still has any entry. */
+/* Measures all links and ranks in newly allocated memory, and clears the entries of `slow` that are not slow in
+ * this measurement. Returns whether `slow` still has any entry. */
 static bool measure(Speed *s, Slow *slow) {
     StageRank *r = s->r;
     const int n = r->world;
@@ -465,8 +466,9 @@ static Err on_rank(StageRank *r) {
     return ERR_OK;
 }
 
-/* The placement of memory and threads affects the caches of a CPU. A link or a rank therefore counts as slow only if it
- * is slow in each of several worlds. If the first world needs too much time, no other world is measured. */
+/* The placement of memory and threads affects the caches of a CPU. A link or a rank therefore counts as slow
+ * only if it is slow in each of several worlds. If the first world takes too much time, no other world is
+ * measured. */
 Err stage_speed(const StageInput *given) {
     Passes passes = {.again = true};
     StageInput in = *given;

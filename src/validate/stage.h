@@ -21,8 +21,8 @@ typedef struct StageInput {
 #include "validate/stages.def"
 
 /* Returns the folder of the golden cases of `parity`: `given` or, if `given` is NULL, the folder of this
- * installation or source tree. If there is no such folder, returns "golden". The caller frees the path. An
- * error names the first incomplete case. */
+ * installation or source tree. If there is no such folder, returns "golden". The caller frees the path. If a
+ * case is incomplete, the error names the first such case. */
 Err parity_find_golden(const char *given, char **out);
 
 /* A rank within a stage. */
@@ -32,7 +32,7 @@ typedef struct StageRank {
     Device *device;
     int rank, world;
     int sharing;    /* number of ranks, including this one, on this rank's device */
-    Outcome *out;   /* set on rank 0 only; NULL on other ranks */
+    Outcome *out;   /* NULL on ranks other than 0 */
     int64_t end_ns; /* the time at which the budget ends */
     char described[200], transport[200];
 } StageRank;

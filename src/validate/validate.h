@@ -5,14 +5,15 @@
  * on GPUs. A second NCCL library runs in a second child process. If a launcher has started several processes,
  * all stages run in these processes.
  *
- *   PASS          Everything that was tested is correct.
- *   INCONCLUSIVE  Nothing could be tested, or the results vary too much for a verdict.
- *   INTERRUPTED   SIGINT, SIGTERM or SIGHUP ended the run before the stage finished.
- *   DEGRADED      The results are correct, but slower than they should be, or changed since the last good run.
- *   FAIL          The results are wrong.
+ *   PASS          means that everything that was tested is correct.
+ *   INCONCLUSIVE  means that nothing could be tested, or that the results vary too much for a verdict.
+ *   INTERRUPTED   means that SIGINT, SIGTERM or SIGHUP ended the run before the stage finished.
+ *   DEGRADED      means that the results are correct, but slower than they should be, or changed since the last good
+ *                 run.
+ *   FAIL          means that results are wrong.
  *
- * The overall verdict is the worst verdict of all stages. INCONCLUSIVE counts only if no stage passed. The
- * report lists everything that could not be tested as not certified. */
+ * The overall verdict is the worst verdict of all stages. The verdict INCONCLUSIVE counts only if no stage
+ * passed. The report lists everything that could not be tested as not certified. */
 #pragma once
 
 #include "base/interrupt.h"
@@ -31,7 +32,7 @@ struct Validation;
 
 typedef struct ValidateOptions {
     const Config *config; /* ranks, device, transport and deadlines */
-    TextList only;        /* names of the stages to run; if empty, all stages run */
+    TextList only;        /* names of the stages that run; if empty, all stages run */
     double seconds;       /* time for all stages */
     /* the NCCL library to compare with config->nccl_library, or NULL if there is none */
     const char *nccl_b;
@@ -54,7 +55,7 @@ typedef struct ValidateRow {
     double share, least_seconds;
     int least_ranks;
     bool on_library, starts_processes, selected;
-    Outcome *a, *b; /* b is set only with nccl_b; both are NULL if the stage was not run */
+    Outcome *a, *b; /* b is NULL unless nccl_b is set; both are NULL if the stage was not run */
     bool once;      /* whether there was only enough time to measure rates once with each library */
 } ValidateRow;
 

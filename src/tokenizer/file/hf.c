@@ -83,7 +83,8 @@ Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *c
     return post_load(post, t->vocab_size, &h->post);
 }
 
-/* Returns the id of the first name in a NULL-terminated list that is a special token, or -1 if there is none. */
+/* Returns the id of the first special token among the names in a NULL-terminated list, or -1 if there is
+ * none. */
 static int32_t usual(const Tokenizer *t, const char *const *names) {
     for (; *names; names++) {
         const int32_t id = hf_token_id(t, *names);
@@ -247,7 +248,7 @@ Err hf_encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Id
 static Err decode_each(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out,
                        size_t *starts) {
     if (!decoder_joins_bytes(((const Hf *)t->impl)->decoder))
-        return err_user("token offsets require a tokenizer.json whose decoder is ByteLevel");
+        return err_user("token offsets can be computed only for a tokenizer.json whose decoder is ByteLevel");
     for (size_t i = 0; i < n; i++) {
         starts[i] = out->len;
         ERR_RETURN(hf_decode(t, flags, ids + i, 1, out, NULL));

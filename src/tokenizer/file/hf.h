@@ -28,6 +28,6 @@ const char *hf_token_text(const Tokenizer *, int32_t id, size_t *n);
 bool hf_is_special(const Tokenizer *, int32_t id);
 void hf_free(void *impl);
 
-/* Defines a type that differs from other Hugging Face types only in `open`. */
+/* Defines a tokenizer type that differs from other Hugging Face types only in `open`. */
 #define HF_TYPE(name, open)                                                                                  \
     { name, open, hf_encode, hf_decode, hf_token_id, hf_token_text, hf_is_special, hf_free }

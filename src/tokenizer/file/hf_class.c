@@ -263,7 +263,7 @@ static const HfClass CLASSES[] = {
 };
 enum { NUM_CLASSES = sizeof CLASSES / sizeof *CLASSES };
 
-/* Model types whose tokenizer.json is used unchanged, even if tokenizer_config.json names another class. */
+/* Model types whose tokenizer.json is used unchanged, even if tokenizer_config.json specifies another class. */
 static const char AS_IT_IS[] =
     "arctic,aria,bigbird_pegasus,chatlm,ernie4_5,ernie4_5_moe,flex_olmo,fuyu,glm,glm4,glm4_moe,"
     "glm4_moe_lite,gpt_bigcode,granite,granitemoe,granitemoehybrid,granitemoeshared,h2ovl_chat,"
@@ -311,8 +311,8 @@ static const HfClass *class_of_type(const char *model_type) {
     return NULL;
 }
 
-/* Returns whether a tokenizer is byte-level. Some byte-level tokenizer files name LlamaTokenizer, which cannot
- * represent a byte-level tokenizer. */
+/* Returns whether a tokenizer is byte-level. The files of some byte-level tokenizers specify LlamaTokenizer,
+ * which cannot represent such a tokenizer. */
 static bool is_byte_level(const json_t *tokenizer) {
     static const char *const KEYS[] = {"normalizer", "pre_tokenizer", "post_processor", "decoder"};
     bool found = false;
@@ -342,8 +342,8 @@ Err hf_class_find(const HfConfig *c, const json_t *tokenizer, const HfClass **ou
     const bool refused = other && !*out && !(type && has_word(AS_IT_IS, type, n));
     str_free(&name);
     if (!refused) return ERR_OK;
-    return err_user("'%s' names the class %s, which replaces parts of tokenizer.json and is not supported. "
-                    "To use tokenizer.json unchanged, in Isotron and in transformers, set "
+    return err_user("'%s' specifies the class %s, which replaces parts of tokenizer.json, and is not "
+                    "supported. To use tokenizer.json unchanged, in Isotron and in transformers, set "
                     "\"tokenizer_class\" to \"PreTrainedTokenizerFast\" in its tokenizer_config.json",
                     c->dir, named);
 }

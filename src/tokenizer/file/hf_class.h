@@ -1,4 +1,4 @@
-/* Tokenizer classes in transformers that read only a vocabulary from tokenizer.json or other files. A class
+/* Tokenizer classes of transformers that read only a vocabulary from tokenizer.json or other files. A class
  * builds the other parts of the tokenizer from settings in tokenizer_config.json, such as do_lower_case
  * (BertTokenizer) or add_prefix_space (RobertaTokenizer). Source: AutoTokenizer and
  * models/<model>/tokenization_<model>.py of transformers 5.24. */

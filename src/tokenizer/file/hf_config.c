@@ -79,7 +79,7 @@ static Err declare(HfConfig *c, json_t *ids, const json_t *token, json_int_t id,
     const char *text = text_of(made), *other = json_string_value(json_object_get(ids, key));
     Err e = ERR_OK;
     if (other && strcmp(text, other))
-        e = err_user("'%s/%s' gives '%.60s' the id %s, which '%.60s' already has in %s", c->dir, file, text,
+        e = err_user("'%s/%s' gives '%.60s' the id %s, which belongs to '%.60s' in %s", c->dir, file, text,
                      key, other,
                      json_string_value(json_object_get(json_object_get(c->declared, other), "from")));
     json_object_set(ids, key, json_object_get(made, "content"));
@@ -306,7 +306,7 @@ static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
 
 /* Adds a token from the settings unless another token has the same text. A declared token keeps its flags. If
  * `again` is set, the flags of an existing token are replaced, because transformers treats two settings with
- * the same text and different flags as two tokens, and applies the flags of the second. */
+ * the same text but different flags as two tokens, and applies the second token's flags. */
 static Err put_named(const HfConfig *c, json_t *tokens, const json_t *value, bool named, bool again) {
     if (!value || json_is_null(value) || (named && !json_is_string(value) && !json_is_object(value)))
         return ERR_OK;

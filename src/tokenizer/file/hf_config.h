@@ -19,8 +19,8 @@ typedef struct HfConfig {
 } HfConfig;
 
 /* Fills `out`, which must be zero-initialized. The caller must call hf_config_free even after an error.
- * `tokenizer` is the tokenizer.json, or NULL if there is none. Returns an error if a file is malformed or two
- * tokens have the same id. */
+ * `tokenizer` is the tokenizer.json, or NULL if there is none. Returns an error if a file is malformed, or if
+ * two tokens have the same id. */
 Err hf_config_read(const char *dir, const json_t *tokenizer, HfConfig *out);
 void hf_config_free(HfConfig *);
 

@@ -83,8 +83,8 @@ static int by_rank(const void *x, const void *y) {
     return (a->left > b->left) - (a->left < b->left);
 }
 
-/* Lists all merges of two pieces into another piece. With a class, merges are ranked by the id of the merged
- * piece. Without a class (by_score), merges are ranked by score, and only normal pieces merge. */
+/* Lists all pairs of pieces that merge into another piece. With a class, merges are ranked by the id of the
+ * merged piece. Without a class (by_score), merges are ranked by score, and only normal pieces merge. */
 static json_t *merges_of(const SpmModel *m, bool by_score) {
     Merge *list = NULL;
     size_t count = 0, cap = 0;
@@ -158,8 +158,8 @@ static json_t *charsmap_normalizer(const SpmModel *m) {
     return made;
 }
 
-/* Sets the additional tokens. Control pieces are special. User-defined pieces are not special; without a
- * class, the pre-tokenizer finds them instead. */
+/* Sets the additional tokens. Control pieces are special. User-defined pieces are not special; if there is no
+ * class, they are found by the pre-tokenizer instead. */
 static void add_pieces(const SpmModel *m, bool user, HfConfig *c) {
     json_t *list = json_array();
     for (int32_t id = 0; id < vocab_limit(m->vocab); id++) {

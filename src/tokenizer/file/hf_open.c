@@ -1,5 +1,6 @@
-/* The tokenizer types that read Hugging Face files. This code finds the files and opens them as AutoTokenizer does.
- * Source: Megatron-LM huggingface_tokenizer.py, megatron_hf_tokenizer.py; transformers' tokenization_auto.py. */
+/* The tokenizer types that read Hugging Face files. Like AutoTokenizer, this code finds the files and opens
+ * them. Source: Megatron-LM huggingface_tokenizer.py, megatron_hf_tokenizer.py; transformers'
+ * tokenization_auto.py. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -248,11 +249,10 @@ static Err open_folder(const TokenizerConfig *c, Tokenizer *t) {
     const bool folder = file_is_dir(c->model);
     char *dir = folder ? mem_strdup(c->model) : folder_of(c->model);
     Opening o = {.options = c, .path = folder ? tokenizer_find_vocabulary(dir) : mem_strdup(c->model)};
-    Err e = o.path
-                ? read_vocabulary(&o, dir)
-                : err_user("'%s' contains none of tokenizer.json, tekken.json, tokenizer.model, vocab.json "
-                           "with merges.txt, and vocab.txt: download the model's tokenizer",
-                           dir);
+    Err e = o.path ? read_vocabulary(&o, dir)
+                   : err_user("'%s' contains no tokenizer.json, tekken.json, tokenizer.model, vocab.json "
+                              "with merges.txt, or vocab.txt: download the model's tokenizer",
+                              dir);
     if (!e.code) e = finish(&o, t);
     if (o.is_made) token_model_free(&o.made);
     close_opening(&o);

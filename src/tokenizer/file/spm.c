@@ -142,14 +142,15 @@ static int32_t token_id(const Tokenizer *t, const char *token) {
 }
 
 /* Returns whether the text is the padding token. Texts never contain padding, so the padding token's id need
- * not agree with the model. Megatron-LM also does not add the padding token to the model's vocabulary. */
+ * not agree with the model. Like this code, Megatron-LM does not add the padding token to the model's
+ * vocabulary. */
 static bool is_padding(const HfConfig *c, const char *text) {
     const char *named = hf_config_token(c, "pad_token");
     return !strcmp(text, named ? named : "<pad>");
 }
 
-/* Returns an error if Hugging Face files in the model's folder contradict the model, because only the model
- * is read. */
+/* Returns an error if Hugging Face files in the model's folder contradict the model, which is the only file
+ * that is read. */
 static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
     static const char REMEDY[] = "use --tokenizer-type HuggingFaceTokenizer, which reads these files, or "
                                  "move the model to another folder";
@@ -309,7 +310,8 @@ static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n
     return ERR_OK;
 }
 
-/* Appends the text of byte pieces. If `starts` is not NULL, it receives the start of each byte piece's character. */
+/* Appends the text of byte pieces. If `starts` is not NULL, it receives, for each byte piece, the start of the
+ * piece's character. */
 static void decode_bytes(Str *bytes, Str *out, size_t *starts) {
     for (size_t i = 0; i < bytes->len;) {
         size_t n = 1;

@@ -108,7 +108,7 @@ static Err megatron_special(const TokenizerConfig *c, int64_t count, json_t *lis
     const char *const *names = c->num_extra_tokens ? c->extra_tokens : MEGATRON_SPECIAL;
     const size_t n = c->num_extra_tokens ? c->num_extra_tokens : NUM_MEGATRON_SPECIAL;
     if ((int64_t)n > count)
-        return err_user("%zu special tokens are more than --tiktoken-num-special-tokens %lld", n,
+        return err_user("there are %zu special tokens, more than --tiktoken-num-special-tokens %lld", n,
                         (long long)count);
     for (size_t k = 0; k < NUM_MEGATRON_SPECIAL; k++) {
         size_t i = 0;
@@ -145,7 +145,7 @@ static Err read_tokens(const TokenizerConfig *c, Vocab *v, json_t *special) {
     json_decref(list);
     if (e.code) return e;
     if (c->vocab_size && vocab_limit(v) < size)
-        return err_user("there are %zu tokens, too few for --vocab-size %lld with %lld special tokens",
+        return err_user("there are only %zu tokens, too few for --vocab-size %lld with %lld special tokens",
                         vocab_count(v), (long long)size, (long long)count);
     return ERR_OK;
 }

@@ -122,7 +122,7 @@ static Err load_token(Added *a, const json_t *object, const Normalizer *z, Match
         Err e = normalizer_run(z, m, text, n, 0, &pattern);
         t.pattern = pattern.text;
         if (!e.code && (!t.pattern.len || t.pattern.len > LONGEST))
-            e = err_user("added_tokens: '%.60s' is empty or longer than %d bytes once it is normalized", text,
+            e = err_user("added_tokens: '%.60s' is empty, or longer than %d bytes, after normalization", text,
                          LONGEST);
         if (e.code) {
             str_free(&t.pattern);
@@ -189,7 +189,7 @@ static const Token *longest(const Set *set, const char *text, size_t n) {
     const Token *best = NULL;
     for (size_t depth = 1; low < high; depth++) {
         if (set->v[low].pattern.len == depth)
-            /* in byte order, a pattern comes before longer patterns that begin with it */
+            /* in byte order, a pattern comes before longer patterns that begin with the same bytes */
             best = &set->v[low++];
         if (depth == n || low == high) break;
         unsigned char c = (unsigned char)text[depth];

@@ -189,8 +189,8 @@ static size_t add_symbol(BpeWork *w, size_t count, int32_t id, size_t n) {
 
 /* Makes one symbol per character. A character that is not a token is replaced by its byte tokens
  * (byte_fallback) or by unk, or is dropped if there is no unk. `pending` is the length in bytes of the last
- * unk, which later unknown characters can extend. As in the `tokenizers` library, a pending unk is not added
- * before byte tokens. */
+ * unk, which subsequent unknown characters can extend. As in the `tokenizers` library, byte tokens do not cause
+ * a pending unk to be added before them. */
 static size_t split(const Bpe *b, BpeWork *w, const char *s, size_t n) {
     size_t count = 0, pending = 0;
     for (size_t i = 0, width; i < n; i += width) {

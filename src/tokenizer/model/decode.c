@@ -25,7 +25,7 @@ typedef struct Step {
 } Step;
 
 struct Decoder {
-    bool joins; /* true if the tokenizer.json has no decoder */
+    bool joins; /* whether tokens are joined by blanks, because the tokenizer.json has no decoder */
     Step steps[MAX_STEPS];
     size_t n;
 };

@@ -25,7 +25,7 @@ void lattice_set(Lattice *, PieceScores, const char *word, size_t n);
 
 /* Adds count * probability to expected[piece] for each occurrence of a piece in the lattice. */
 void lattice_expect(Lattice *, double count, double *expected);
-/* The best segmentation (Viterbi algorithm) or, if `several` is set, the best segmentation into more than one
+/* Returns the best segmentation (Viterbi algorithm) or, if `several` is set, the best one with more than one
  * piece. n is 0 if no segmentation exists. The result is valid until the next call. */
 typedef struct Split {
     const int32_t *pieces;

@@ -12,7 +12,7 @@ typedef struct Edge {
 
 struct Trie {
     Edge *edges;
-    size_t mask; /* number of slots - 1; the number is a power of two >= 2 * nodes */
+    size_t mask; /* number of slots - 1; the number of slots is a power of two >= 2 * nodes */
     int32_t *values;
     size_t nodes, cap;
 };

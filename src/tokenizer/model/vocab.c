@@ -20,7 +20,7 @@ struct Vocab {
     Entry *entries;
     size_t count, cap;
     uint32_t *slots; /* entry + 1; 0 if the slot is free */
-    size_t mask;     /* number of slots - 1; the number is a power of two >= 2 * count */
+    size_t mask;     /* number of slots - 1; the number of slots is a power of two >= 2 * count */
     uint32_t *by_id; /* entry + 1, or 0 if the id has no token */
     size_t limit, by_id_cap;
 };
@@ -60,11 +60,11 @@ static void rehash(Vocab *v) {
 
 Err vocab_add(Vocab *v, const char *text, size_t n, int64_t id) {
     if (id < 0 || id >= VOCAB_ID_LIMIT)
-        return err_user("token '%.60s' has id %lld; ids must lie in [0, %d)", text, (long long)id,
+        return err_user("token '%.60s' has id %lld; ids must be in [0, %d)", text, (long long)id,
                         VOCAB_ID_LIMIT);
     if (n > UINT32_MAX) return err_user("a token of %zu bytes is too long", n);
     if ((size_t)id < v->limit && v->by_id[id])
-        return err_user("token '%.60s' has id %lld, which another token also has", text, (long long)id);
+        return err_user("token '%.60s' has id %lld, which belongs to another token", text, (long long)id);
     size_t slot = find(v, text, n);
     if (v->slots[slot]) return err_user("token '%.60s' appears twice", text);
     if (v->count == v->cap) v->entries = mem_grow(v->entries, v->cap = v->cap * 2 + 64, sizeof *v->entries);

@@ -20,7 +20,7 @@ Err vocab_add(Vocab *, const char *text, size_t n, int64_t id);
 /* Adds the "vocab" of a tokenizer.json's model, {token: id}. Returns an error if an id is not an integer, or if
  * vocab_add returns an error. */
 Err vocab_load(Vocab *, const json_t *model);
-/* Returns the id of the token with this text, or -1 if there is no such token. */
+/* Returns the id of the token with the given text, or -1 if there is no such token. */
 int32_t vocab_id(const Vocab *, const char *text, size_t n);
 /* Returns the text of a token (borrowed, not NUL-terminated), or NULL if no token has the id. */
 const char *vocab_text(const Vocab *, int32_t id, size_t *n);

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* If `c` is newer than Unicode 14, or its category has changed since then, returns an older character with the same
- * category, script and UTF-8 length. Returns other characters unchanged. */
+/* If `c` is newer than Unicode 14, or if its category has changed since Unicode 14, returns an older character
+ * with the same category, script and UTF-8 length. Returns other characters unchanged. */
 uint32_t age_stand_in(uint32_t c);
 /* Returns true if Unicode 9 does not define the character. Normalization leaves such characters unchanged. */
 bool age_unordered(uint32_t c);

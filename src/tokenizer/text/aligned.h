@@ -1,4 +1,4 @@
-/* A normalized text, and the position of each of its bytes in the original text. The offsets of tokens are
+/* A normalized text, with the position of each of its bytes in the original text. The offsets of tokens are
  * computed from the positions. All bytes of a character have the same origin. Source: NormalizedString of the
  * `tokenizers` library (tokenizers/src/tokenizer/normalizer.rs). */
 #pragma once
@@ -40,7 +40,7 @@ typedef struct Aligned {
     size_t count, cap;
 } Aligned;
 
-void aligned_free(Aligned *); /* frees the memory; the text is then empty and does not track origins */
+void aligned_free(Aligned *); /* frees the memory, and leaves an empty text that does not track origins */
 void aligned_clear(Aligned *);
 void aligned_shorten(Aligned *, size_t n); /* truncates the text to n bytes */
 View aligned_view(const Aligned *);

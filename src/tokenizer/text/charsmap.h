@@ -8,8 +8,8 @@
 
 typedef struct Charsmap Charsmap;
 
-/* Loads a charsmap, and copies the bytes. Returns an error if the sizes do not match n, or if a replacement is not
- * UTF-8. */
+/* Loads a charsmap, and copies the bytes. Returns an error if the sizes in the charsmap do not match n, or if a
+ * replacement is not UTF-8. */
 Err charsmap_load(const void *bytes, size_t n, Charsmap **out);
 void charsmap_free(Charsmap *); /* NULL is fine */
 

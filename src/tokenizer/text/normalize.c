@@ -58,8 +58,8 @@ static void clean(uint32_t c, Str *out) {
     utf8_put(out, unicode_is_space(c) ? ' ' : c);
 }
 
-/* Adds blanks around the characters that BERT considers Chinese. As in the `tokenizers` library, the ranges have a
- * gap before U+2B920. */
+/* Adds blanks around the characters that BERT treats as Chinese. As in the `tokenizers` library, the ranges
+ * have a gap before U+2B920. */
 static void space_chinese(uint32_t c, Str *out) {
     static const uint32_t blocks[][2] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF},
                                          {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF},

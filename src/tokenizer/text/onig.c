@@ -205,7 +205,7 @@ static void braces(Rewrite *r) {
     bool low = i > digits, comma = at(r, i, ",");
     size_t high = i += comma;
     while (comma && i < r->n && isdigit((unsigned char)r->p[i])) i++;
-    if (!at(r, i, "}") || !(low || i > high)) { /* not a quantifier, but an ordinary brace */
+    if (!at(r, i, "}") || !(low || i > high)) { /* the brace is an ordinary character, not a quantifier */
         begin_atom(r);
         str_puts(r->out, "\\{");
         r->i++;

@@ -19,7 +19,7 @@ typedef enum Prepend { ALWAYS, NEVER, FIRST } Prepend;
 
 typedef struct Step {
     StepKind kind;
-    Regex *pattern;              /* SPLIT; NULL means that the text is split at each character of a class */
+    Regex *pattern;              /* SPLIT: NULL means that the text is split at each character of a class */
     bool (*is_member)(uint32_t); /* the class, if pattern is NULL */
     Behavior behavior;
     bool invert;

@@ -31,8 +31,8 @@ bool pretokenizer_needs_origins(const PreTokenizer *);
 typedef void PieceFn(void *arg, View piece);
 Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, View text, PieceFn *fn, void *arg);
 
-/* byte_to_char returns the character that represents a byte in byte-level vocabularies. char_to_byte is the inverse,
- * and returns -1 if the character represents no byte. */
+/* byte_to_char returns the character that represents a byte in byte-level vocabularies. char_to_byte is the
+ * inverse function, and returns -1 if the character represents no byte. */
 uint32_t byte_to_char(unsigned char byte);
 int char_to_byte(uint32_t character);
 /* Appends the characters that represent the bytes of a text. */

@@ -1,8 +1,8 @@
 /* Runs the regular expressions of tokenizer.json files (Oniguruma, Ruby syntax, UTF-8) with PCRE2. Patterns are
- * rewritten where PCRE2 differs. \s \w \d \b and scripts become Unicode properties, inline m means that dot
- * matches newline, and {n,m}+ is a repetition instead of a possessive quantifier. Syntax without an exact
- * equivalent is refused, such as negated nested classes, &&, subexpression calls, \h, \R and \X. Character
- * classes follow Unicode 16 (ages.h). Source: Oniguruma doc/RE, ONIG_SYNTAX_RUBY;
+ * rewritten where PCRE2 differs from Oniguruma. \s \w \d \b and scripts become Unicode properties, inline m
+ * means that dot matches newline, and {n,m}+ is a repetition instead of a possessive quantifier. Syntax without
+ * an exact equivalent is refused, such as negated nested classes, &&, subexpression calls, \h, \R and \X.
+ * Character classes follow Unicode 16 (ages.h). Source: Oniguruma doc/RE, ONIG_SYNTAX_RUBY;
  * tokenizers/src/utils/onig.rs. */
 #pragma once
 

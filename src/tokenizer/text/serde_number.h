@@ -1,6 +1,6 @@
 /* Reads real numbers as the `tokenizers` library does. The library uses serde_json without the feature
- * float_roundtrip, so numbers have errors of up to one unit in the last place. Such errors can decide between
- * two segmentations whose exact scores are equal. */
+ * float_roundtrip, so numbers have errors of up to one unit in the last place. Rounding errors can decide
+ * between two segmentations whose exact scores are equal. */
 #pragma once
 
 #include "base/str.h"

@@ -11,7 +11,7 @@
 #include "base/utf8.h"
 #include "tokenizer/text/ages.h"
 
-enum { LONGEST_DECOMPOSITION = 32 }; /* the longest decomposition, that of U+FDFA, has 18 characters */
+enum { LONGEST_DECOMPOSITION = 32 }; /* the longest decomposition (of U+FDFA) has 18 characters */
 
 static bool is_ascii(const char *s, size_t n) {
     for (size_t i = 0; i < n; i++)

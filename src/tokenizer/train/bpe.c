@@ -26,7 +26,7 @@ typedef struct Places { /* indices of words, in ascending order */
 typedef struct Pair {
     uint64_t key; /* left id << 32 | right id */
     int64_t count;
-    Places fresh;   /* words that gained this pair after the pair was last queued */
+    Places fresh;   /* words that have gained the pair since it was last queued */
     int64_t merged; /* 1 + index in the list of merges; 0 if the pair has not been merged */
 } Pair;
 
@@ -54,7 +54,7 @@ typedef struct Trainer {
     size_t num_touched, touched_cap;
     Queued *queue; /* a binary heap */
     size_t queue_n, queue_cap;
-    uint64_t *merges; /* keys of pairs; UINT64_MAX if the same pair was merged again later */
+    uint64_t *merges; /* keys of the merged pairs; UINT64_MAX if the same pair was merged again later */
     size_t num_merges, merges_cap;
 } Trainer;
 

@@ -68,7 +68,8 @@ static void find_characters(const Words *w, const uint32_t *flat, Candidates *ou
     free(counts);
 }
 
-/* Returns the length of the common prefix, at most COMPARED, or COMPARED if both words end after the prefix. */
+/* Returns the length of the suffixes' common prefix, at most COMPARED. If both words end after the prefix,
+ * returns COMPARED. */
 static int common(const uint32_t *a, const uint32_t *b) {
     int n = 0;
     for (; n < COMPARED && a[n] == b[n]; n++)

@@ -75,7 +75,7 @@ Err words_add(Words *w, const char *text, size_t n) {
     }
     Err e = normalizer_run(w->normalizer, w->matcher, text, n, 0, &normal);
     for (size_t i = 0; i < normal.count; i++)
-        /* as in the `tokenizers` library, each piece is treated as the start of a text */
+        /* as in the `tokenizers` library, each piece counts as the start of a text */
         normal.at[i] = (Origin){0, 0};
     if (!e.code) e = pretokenizer_run(w->pre, w->work, w->matcher, aligned_view(&normal), count_word, w);
     str_free(&repaired), aligned_free(&normal);

@@ -10,7 +10,7 @@
 #include "tokenizer/train/seeds.h"
 
 static const char UNK[] = "<unk>", METASPACE[] = "\xE2\x96\x81";
-static const double SHRINK = 0.75; /* the fraction of the pieces that each round keeps */
+static const double SHRINK = 0.75; /* the fraction of pieces that each round keeps */
 static const double LEAST_COUNT = 0.5;
 static const double UNK_PENALTY = 10;
 enum { SEEDS = 1000000, SUB_ITERATIONS = 2 };

@@ -249,7 +249,7 @@ TEST(tiktoken_puts_special_tokens_on_either_side) {
     c.vocab_size = 267;
     refuses(c, "a.json", text.s, text.len, "too few");
     c.vocab_size = 0, c.tiktoken_num_special = 6;
-    refuses(c, "a.json", text.s, text.len, "7 special tokens are more");
+    refuses(c, "a.json", text.s, text.len, "7 special tokens, more than");
     c.tiktoken_num_special = 9, c.extra_tokens = (const char *const[]){"<unk>"}, c.num_extra_tokens = 1;
     refuses(c, "a.json", text.s, text.len, "must include <s>");
     str_clear(&text);
