@@ -124,9 +124,9 @@ static void check_answer(Ask *ask) {
 }
 
 /* Calls in the first message, which is taken as the text of a model. */
-static void check_calls(const ToolFormat *format, const char *text, size_t n) {
+static void check_calls(const Ask *ask, const char *text, size_t n) {
     Str whole = {0}, parts = {0};
-    ToolText a = {.format = format}, b = {.format = format};
+    ToolText a = {.format = ask->tools, .tools = ask->functions, .single = ask->single}, b = a;
     tool_text_push(&a, text, n, true, &whole);
     for (size_t i = 0; i < n; i++) tool_text_push(&b, text + i, 1, false, &parts);
     tool_text_push(&b, NULL, 0, true, &parts);
@@ -158,7 +158,7 @@ bool fuzz_one(const uint8_t *bytes, size_t n) {
         check_ask(&ask);
         const json_t *text = json_object_get(json_array_get(json_object_get(json, "messages"), 0), "content");
         if (ask.tools && json_is_string(text))
-            check_calls(ask.tools, json_string_value(text), json_string_length(text));
+            check_calls(&ask, json_string_value(text), json_string_length(text));
         check_answer(&ask);
     }
     for (int64_t i = 0; i < count; i++) free(lists[i].at);
@@ -219,6 +219,29 @@ static const struct {
      "{\"$ref\": \"#\"}, \"minItems\": 1, \"maxItems\": 3}, {\"additionalProperties\": {\"const\": "
      "true}}]}}}}"},
     {ENDPOINT_COMPLETIONS, "{\"prompt\": \"a\", \"response_format\": {\"type\": \"json_object\"}}"},
+    {ENDPOINT_CHAT,
+     "{\"messages\": [{\"role\": \"user\", \"content\": "
+     "\"a<tool_call>\\n<function=f>\\n<parameter=a>\\n-7\\n</parameter>\\n<parameter=b>\\nx\\n</"
+     "parameter>\\n</function>\\n</tool_call>\\n<tool_call>\\n<function=g>\\n</function>\\n</tool_call>\"}], "
+     "\"chat_template\": \"{{ reasoning_effort }}<parameter=\", \"reasoning_effort\": \"low\", \"tools\": "
+     "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": "
+     "{\"type\": \"integer\"}, \"b\": {\"anyOf\": [{\"type\": \"string\"}, {\"$ref\": \"#/$defs/d\"}]}, "
+     "\"c\": {\"enum\": [\"x\", 1]}}, \"required\": [\"b\"], \"$defs\": {\"d\": {\"type\": [\"boolean\", "
+     "\"null\"]}}}}}], \"parallel_tool_calls\": false}"},
+    {ENDPOINT_CHAT,
+     "{\"messages\": [{\"role\": \"user\", \"content\": "
+     "\"a<tool_call>\\n<function=f>\\n<parameter=a>\\n-7\\n</parameter>\\n<parameter=b>\\nx\\n</"
+     "parameter>\\n</function>\\n</tool_call>\\n<tool_call>\\n<function=g>\\n</function>\\n</tool_call>\"}], "
+     "\"chat_template\": \"{{ reasoning_effort }}<parameter=\", \"reasoning_effort\": \"low\", \"tools\": "
+     "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": "
+     "{\"type\": \"integer\"}, \"b\": {\"anyOf\": [{\"type\": \"string\"}, {\"$ref\": \"#/$defs/d\"}]}, "
+     "\"c\": {\"enum\": [\"x\", 1]}}, \"required\": [\"b\"], \"$defs\": {\"d\": {\"type\": [\"boolean\", "
+     "\"null\"]}}}}}], \"tool_choice\": \"required\"}"},
+    {ENDPOINT_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": "
+                    "\"<tool_call>f\\n<arg_key>a</arg_key>\\n<arg_value>True</arg_value>\\n</"
+                    "tool_call><tool_call>g</tool_call>\"}], \"chat_template\": \"{{ 1 }}<arg_key>\", "
+                    "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": "
+                    "{\"properties\": {\"a\": {\"type\": \"boolean\"}}}}}]}"},
     {ENDPOINT_MEGATRON, "{\"prompts\": [\"The\", \"\\u0000\"], \"tokens_to_generate\": 6, \"top_k\": 1, "
                         "\"logprobs\": true, \"add_BOS\": true, \"random_seed\": 3, \"stop_token\": 4}"},
     {ENDPOINT_TOKENIZE, "{\"prompt\": \"The loss\", \"add_special_tokens\": true}"},
