@@ -1,3 +1,4 @@
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -105,6 +106,12 @@ typedef struct Ending {
     atomic_bool done;        /* whether the engine's thread has finished its work */
 } Ending;
 
+/* Prints a line, unless stderr is a pipe that is full because its reader does not read. */
+static void tell(const char *line) {
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&out, 1, 0) == 1 && out.revents & POLLOUT) fputs(line, stderr);
+}
+
 static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL); }
 
 /* Runs in a thread, and ends the server after a signal, even during a long forward pass. */
@@ -112,15 +119,17 @@ static void *end_after_signal(void *arg) {
     Ending *x = arg;
     while (!x->interrupted && !interrupt_poll()) nap();
     const int64_t deadline = clock_ns() + x->timeout_s * NS_PER_S;
-    fprintf(stderr, "  the server ends when its requests have ended, or after %lld s\n",
-            (long long)x->timeout_s);
+    char line[100];
+    snprintf(line, sizeof line, "  the server ends when its requests have ended, or after %lld s\n",
+             (long long)x->timeout_s);
+    tell(line);
     queue_close(x->queue);
     while (queue_counts(x->queue).tickets && clock_ns() < deadline) nap();
     queue_stop(x->queue);
     const int64_t last = clock_ns() + 2 * GRACE_S * NS_PER_S;
     while (!x->done && clock_ns() < last) nap();
     if (!x->done) {
-        fputs("  the server ends during a model pass\n", stderr);
+        tell("  the server ends during a model pass\n");
         fflush(NULL);
         _exit(0);
     }

@@ -17,13 +17,13 @@ atexit.register(lambda: [server.kill() for server in STARTED])
 
 
 class Server:
-    def __init__(self, saved, *options, launcher=()):
+    def __init__(self, saved, *options, launcher=(), stderr=subprocess.PIPE):
         self.headers, self.connection = {}, None
         self.process = subprocess.Popen(
             [*map(str, [*launcher, PROGRAM, "serve", "--load", saved, "--host", "127.0.0.1", "--port", 0,
                         "--served-model-name", NAME, "--inference-dynamic-batching-block-size", 64,
                         "--batch-invariant-mode", *options, *OPTIONS])],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            stdout=subprocess.PIPE, stderr=stderr, text=True)
         STARTED.append(self.process)
         self.line = self.process.stdout.readline()
         assert self.line.startswith(f"serving {NAME} at http://127.0.0.1:"), (self.line, self.process.stderr.read())

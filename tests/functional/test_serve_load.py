@@ -116,6 +116,16 @@ server.wait(prompt_tokens_total=60002)
 server.end(within=10)
 assert whole.recv(12) in (b"HTTP/1.1 503", b"HTTP/1.1 504")
 
+# A full pipe, which is never read, does not delay the end.
+reader, writer = os.pipe()
+server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.08, stderr=writer)
+os.set_blocking(writer, False)
+try:
+    while os.write(writer, bytes(4096)): pass
+except BlockingIOError:
+    os.set_blocking(writer, True)
+server.end(within=10)
+
 told = isotron("serve", "--load", saved, "--inference-dynamic-batching-buffer-size-gb", 1e-5, expect=2)
 assert "is less than one page of the KV cache" in told, told
 for words, message in [
