@@ -4,7 +4,8 @@
 
 template <typename T> struct Conv {
     typedef Real<T> R;
-    const T *x, *w, *bias;
+    const T *x;
+    Cells w, bias; /* bias.data is NULL if there is no bias */
     const int64_t *start;
     int64_t s, b, c, k, along_s, along_b; /* the last two: strides of x */
 
@@ -14,10 +15,10 @@ template <typename T> struct Conv {
     __device__ __forceinline__ R input(int64_t t, int64_t sample, int64_t j) const {
         return to_real<R>(x[t * along_s + sample * along_b + j]);
     }
-    __device__ __forceinline__ R weight(int64_t j, int64_t i) const { return to_real<R>(w[j * k + i]); }
+    __device__ __forceinline__ R weight(int64_t j, int64_t i) const { return w.get<R>(j * k + i); }
     __device__ R pre(int64_t t, int64_t sample, int64_t j) const {
         const int64_t begin = start_of(t, sample);
-        R sum = bias ? to_real<R>(bias[j]) : (R)0;
+        R sum = bias.data ? bias.get<R>(j) : (R)0;
         for (int64_t i = 0; i < k; i++) {
             const int64_t from = t - k + 1 + i;
             if (from >= begin) sum += weight(j, i) * input(from, sample, j);
@@ -32,11 +33,10 @@ template <typename T> struct Conv {
 
 template <typename T> static Conv<T> conv_of(Tensor *const *in) {
     const Tensor *x = in[0], *w = in[1];
-    for (int i = 1; i < 3; i++) same_type("causal_conv", x, in[i]);
     CHECK(w->dim[1] <= CONV_TAPS, "causal_conv: %lld taps, but at most %d are supported",
           (long long)w->dim[1], CONV_TAPS);
-    return {data_of<T>(x), data_of<T>(w), data_of<T>(in[2]), ids_of(in[3]), x->dim[0],
-            x->dim[1],     x->dim[2],     w->dim[1],         x->stride[0],  x->stride[1]};
+    return {data_of<T>(x), cells(w),  cells(in[2]), ids_of(in[3]), x->dim[0],
+            x->dim[1],     x->dim[2], w->dim[1],    x->stride[0],  x->stride[1]};
 }
 
 template <typename T> static __global__ void convolved(Conv<T> o, T *y) {

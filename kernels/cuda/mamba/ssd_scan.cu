@@ -8,7 +8,7 @@ template <typename T> static __global__ void scan_outputs(Scan<T> o, T *y) {
         const int64_t k = e % o.p, head = e / o.p % o.h, sample = e / o.p / o.h % o.b,
                       i = e / o.p / o.h / o.b, group = o.group_of(head);
         const R *scores = o.scores + ((sample * o.g + group) * o.s + i) * o.q;
-        R sum = to_real<R>(o.d[head]) * to_real<R>(o.x_of(sample, head, i)[k]);
+        R sum = o.skip(head) * to_real<R>(o.x_of(sample, head, i)[k]);
         for (int64_t j = o.first_of(sample, i); j <= i; j++)
             sum += scores[j % o.q] * o.decay(sample, head, i, j) * o.delta[o.at(sample, head, j)] *
                    to_real<R>(o.x_of(sample, head, j)[k]);

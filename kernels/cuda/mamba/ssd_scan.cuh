@@ -6,7 +6,8 @@
 
 template <typename T> struct Scan {
     typedef Real<T> R;
-    const T *x, *dt, *dt_bias, *a_log, *d;
+    const T *x, *dt;
+    Cells dt_bias, a_log, d;
     const int64_t *start;
     int64_t s, b, h, g, p, n, q, chunks, width; /* q: positions per chunk; width: of a row of x */
     int64_t dt_s, dt_b;                         /* strides of dt */
@@ -45,9 +46,10 @@ template <typename T> struct Scan {
         return (sample * h + head) * s + t;
     }
     __device__ __forceinline__ R raw(int64_t sample, int64_t head, int64_t t) const {
-        return to_real<R>(dt[t * dt_s + sample * dt_b + head]) + to_real<R>(dt_bias[head]);
+        return to_real<R>(dt[t * dt_s + sample * dt_b + head]) + dt_bias.get<R>(head);
     }
-    __device__ __forceinline__ R rate(int64_t head) const { return -exp(to_real<R>(a_log[head])); }
+    __device__ __forceinline__ R rate(int64_t head) const { return -exp(a_log.get<R>(head)); }
+    __device__ __forceinline__ R skip(int64_t head) const { return d.get<R>(head); }
     /* exp(c[i] - c[j]) */
     __device__ __forceinline__ R decay(int64_t sample, int64_t head, int64_t i, int64_t j) const {
         return exp(sum[at(sample, head, i)] - sum[at(sample, head, j)]);
@@ -70,9 +72,10 @@ template <typename T>
 static Scan<T> scan_of(const ScanAttr *a, Tensor *const *in, void *scratch, Real<T> **end) {
     const Tensor *x = in[0], *dt = in[1];
     Scan<T> o = {};
-    for (int i = 1; i < 5; i++) same_type("ssd_scan", x, in[i]);
-    o.x = data_of<T>(x), o.dt = data_of<T>(dt), o.dt_bias = data_of<T>(in[2]), o.a_log = data_of<T>(in[3]);
-    o.d = data_of<T>(in[4]), o.start = ids_of(in[5]);
+    same_type("ssd_scan", x, dt);
+    o.x = data_of<T>(x), o.dt = data_of<T>(dt), o.dt_bias = cells(in[2]), o.a_log = cells(in[3]),
+    o.d = cells(in[4]);
+    o.start = ids_of(in[5]);
     o.s = x->dim[0], o.b = x->dim[1], o.width = x->dim[2], o.h = tensor_width(dt);
     o.g = a->groups, o.p = a->head_dim, o.n = a->state, o.q = a->chunk, o.chunks = ceil_div(o.s, o.q);
     o.dt_s = dt->stride[0], o.dt_b = dt->stride[1];

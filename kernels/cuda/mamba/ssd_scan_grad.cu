@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(THREADS) input_grad(Scan<T> o, Grads<T>
     for (int64_t unit = blockIdx.x; unit < o.s * o.b * o.h; unit += gridDim.x) {
         const int64_t head = unit % o.h, sample = unit / o.h % o.b, j = unit / o.h / o.b,
                       group = o.group_of(head), last = o.chunk_last(j);
-        const R delta = o.delta[o.at(sample, head, j)], skip = to_real<R>(o.d[head]);
+        const R delta = o.delta[o.at(sample, head, j)], skip = o.skip(head);
         const R *after = g.after + ((sample * o.h + head) * o.chunks + j / o.q) * o.p * o.n;
         const T *x = o.x_of(sample, head, j), *b = o.b_of(sample, group, j);
         R along = 0;
