@@ -122,6 +122,11 @@ static int64_t decoder_tokens(const Config *c) {
     return c->model == MODEL_t5 ? c->decoder_seq_length : I64_UNSET;
 }
 
+static int64_t mamba_heads(const Config *c) {
+    const int64_t width = c->mamba_head_dim > 0 ? c->mamba_head_dim : 1;
+    return i64_or(c->mamba_num_heads, i64_or(c->hidden_size, 0) * 2 / width);
+}
+
 /* Returns whether upper bounds on the parameters and on a microbatch's activations are so low that no 64-bit product of
  * sizes and bytes can overflow. The bounds themselves do not overflow, because integer terms are exact for
  * sizes within their ranges, and larger products are computed in double. */
@@ -137,7 +142,10 @@ static bool countable(const Config *c) {
                   q = c->multi_latent_attention    ? heads * head + latent
                       : i64_is_set(c->kv_channels) ? heads * c->kv_channels
                                                    : h,
-                  width = 4 * h + 6 * q + 6 * ffn + i64_or(c->num_experts, 0) * expert + 6 * shared,
+                  mamba = config_has_letter(c, 'M') ? 6 * mamba_heads(c) * (c->mamba_head_dim + 1) +
+                                                          4 * c->mamba_num_groups * c->mamba_state_dim
+                                                    : 0,
+                  width = 4 * h + 6 * q + 6 * ffn + mamba + i64_or(c->num_experts, 0) * expert + 6 * shared,
                   scores = heads * (c->attention_backend == BACKEND_UNFUSED ? s : 1),
                   rows = 2 * (i64_or(c->vocab_size, 1) + c->make_vocab_size_divisible_by) +
                          i64_or(c->padded_vocab_size, 0),
@@ -285,6 +293,35 @@ static bool valid_balancing(const Config *c) {
         if (coeff > 0 && seen == 1u << BALANCE_SINKHORN) return false;
     }
     return coeffs->count == types->count || (coeffs->count == 1 && strtod(coeffs->at[0], NULL) == 0);
+}
+
+/* ---- hybrid models ---- */
+
+static bool is_hybrid(const Config *c) { return c->hybrid_layer_pattern; }
+
+static bool valid_hybrid_pattern(const Config *c) {
+    return !is_hybrid(c) || (strspn(c->hybrid_layer_pattern, "M*+-E|") == strlen(c->hybrid_layer_pattern) &&
+                             config_hybrid_letters(c->hybrid_layer_pattern, NULL) > 0);
+}
+
+static bool fits_hybrid_layers(const Config *c) {
+    return !is_hybrid(c) || c->num_layers == config_hybrid_letters(c->hybrid_layer_pattern, NULL);
+}
+
+/* Returns the number of stages that the pattern describes, or 1 if it does not describe stages. */
+static int64_t hybrid_stages(const Config *c) {
+    int64_t n = 1;
+    for (const char *s = is_hybrid(c) ? c->hybrid_layer_pattern : ""; *s; s++) n += *s == '|';
+    return n;
+}
+
+/* Returns whether a tensor-parallel rank's heads can be distributed evenly over the context-parallel ranks, so that a
+ * rank has entire groups or a part of one group. */
+static bool deals_mamba_heads(const Config *c) {
+    const int64_t tp = c->tensor_model_parallel_size, cp = c->context_parallel_size,
+                  groups = tp > 0 ? c->mamba_num_groups / tp : 0;
+    return tp < 1 || cp < 1 || groups < 1 ||
+           (mamba_heads(c) % (tp * cp) == 0 && (groups % cp == 0 || cp % groups == 0));
 }
 
 static bool known_modules(const Config *c) {

@@ -99,7 +99,10 @@ Err config_parse(Config *c, Args *args, ConfigUse use, unsigned checks, int argc
         c->tokenizer_type = "BertWordPieceLowerCase";
     else if (!c->tokenizer_type && c->vocab_file && c->merge_file) /* as in pretrain_gpt.py */
         c->tokenizer_type = "GPT2BPETokenizer";
-    if (c->optimizer == OPTIMIZER_DIST_MUON) /* as in Megatron-LM's validate_args */
+    if (c->hybrid_layer_pattern && !i64_is_set(c->num_layers)) /* as in Megatron-LM's validate_args */
+        c->num_layers = config_hybrid_letters(c->hybrid_layer_pattern, NULL);
+    if (config_has_letter(c, '+')) c->multi_latent_attention = true; /* the same */
+    if (c->optimizer == OPTIMIZER_DIST_MUON)                         /* as in Megatron-LM's validate_args */
         c->optimizer = OPTIMIZER_MUON, c->use_distributed_optimizer = true;
     config_check(c, checks, args);
     return args_end(args);

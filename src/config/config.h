@@ -84,6 +84,8 @@ typedef struct Derived {
     const double *rope_divisor;            /* [rotary_dim / 2] divisors of rotary frequencies; NULL if none */
     double rope_base, rope_amplitude; /* base of rotary frequencies; factor applied to rotated channels */
     const bool *layer_moe;            /* [config_layers] */
+    const char *letters; /* [num_layers]: --hybrid-layer-pattern without |; NULL without a pattern */
+    int64_t mamba_heads; /* number of Mamba-2 heads */
     const ContextComm *layer_context_comm; /* [config_layers] */
     int64_t num_moe_layers;                /* number of MoE layers, excluding MTP layers */
     /* MLP widths of a routed expert and of the shared expert; moe_shared_size is 0 without a shared expert */
@@ -92,7 +94,7 @@ typedef struct Derived {
     bool sinkhorn, quantile;                 /* whether --moe-router-load-balancing-type lists these values */
     double logits_scaling;
     bool output_bias; /* whether a GPT's or T5's output layer has a bias; BERT's always has one */
-    /* output_init_std is init_std / sqrt(2 * num_layers) */
+    /* output_init_std is init_std / sqrt(the number of branches) */
     double init_std, output_init_std, embedding_init_std;
     unsigned recompute_modules; /* one bit per RecomputeModule; 0 unless recomputation is selective */
 
@@ -250,6 +252,10 @@ bool config_rotated_layers(const Config *, bool *out);
 bool config_layer_pattern(const char *text, int64_t n, bool *out);
 /* Computes the inverse of config_layer_pattern. Returns text such as "[1,0,1]", which belongs to the arena. */
 const char *config_pattern_text(Arena *, const bool *layer, int64_t n);
+/* Returns how many letters --hybrid-layer-pattern contains. Writes them to `out` unless it is NULL. */
+int64_t config_hybrid_letters(const char *pattern, char *out);
+/* Returns whether the hybrid pattern contains the letter. */
+bool config_has_letter(const Config *, char letter);
 /* Like config_layer_pattern, except that "N" sets layers 0, N, 2N, ... to true (--moe-layer-freq). */
 bool config_moe_pattern(const char *text, int64_t n, bool *out);
 /* Writes at most `capacity` steps of a run's batch-size schedule, and returns their number. If capacity is 0, returns

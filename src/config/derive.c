@@ -218,7 +218,10 @@ static void experts(const Config *c, Arena *arena, Derived *d) {
     bool *moe = arena_alloc(arena, (size_t)config_layers(c) * sizeof *moe);
     d->layer_moe = moe;
     if (!i64_is_set(c->num_experts)) return;
-    CHECK(config_moe_pattern(c->moe_layer_freq, config_main_layers(c), moe), "'%s'", c->moe_layer_freq);
+    if (d->letters)
+        for (int64_t i = 0; i < c->num_layers; i++) moe[i] = d->letters[i] == 'E';
+    else
+        CHECK(config_moe_pattern(c->moe_layer_freq, config_main_layers(c), moe), "'%s'", c->moe_layer_freq);
     set_mtp_layers(c, moe);
     for (int64_t i = 0; i < config_main_layers(c); i++) d->num_moe_layers += moe[i];
     d->moe_ffn_hidden_size = i64_or(c->moe_ffn_hidden_size, d->ffn_hidden_size);
@@ -231,7 +234,16 @@ static void experts(const Config *c, Arena *arena, Derived *d) {
     d->quantile = config_balances_by(c, BALANCE_QUANTILE);
 }
 
+static void hybrid(const Config *c, Arena *arena, Derived *d) {
+    d->mamba_heads = i64_or(c->mamba_num_heads, 2 * c->hidden_size / c->mamba_head_dim);
+    if (!c->hybrid_layer_pattern) return;
+    char *letters = arena_alloc(arena, strlen(c->hybrid_layer_pattern) + 1);
+    config_hybrid_letters(c->hybrid_layer_pattern, letters);
+    d->letters = letters;
+}
+
 static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d) {
+    hybrid(c, arena, d);
     d->ffn_hidden_size = i64_or(c->ffn_hidden_size, ffn_default(c));
     d->kv_channels = c->multi_latent_attention
                          ? c->qk_head_dim + c->qk_pos_emb_head_dim
@@ -257,7 +269,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     if (c->use_mup) d->logits_scaling *= c->mup_output_mult == 1 ? d->width_ratio : 1 / c->mup_output_mult;
     d->output_bias = c->add_output_layer_bias || (tied_t5 && !scaled);
     d->init_std = c->init_method_std / sqrt(d->width_ratio);
-    d->output_init_std = d->init_std / sqrt(2.0 * (double)c->num_layers);
+    d->output_init_std = d->init_std / sqrt((d->letters ? 1.0 : 2.0) * (double)c->num_layers);
     d->embedding_init_std = f64_or(c->embedding_init_method_std, c->init_method_std);
     windows(c, arena, d);
     rotations(c, arena, d);

@@ -95,3 +95,17 @@ const char *config_pattern_text(Arena *arena, const bool *layer, int64_t n) {
     memcpy(text + 2 * n, "]", 2);
     return text;
 }
+
+int64_t config_hybrid_letters(const char *pattern, char *out) {
+    int64_t n = 0;
+    for (; *pattern; pattern++) {
+        if (*pattern == '|') continue;
+        if (out) out[n] = *pattern;
+        n++;
+    }
+    return n;
+}
+
+bool config_has_letter(const Config *c, char letter) {
+    return c->hybrid_layer_pattern && strchr(c->hybrid_layer_pattern, letter);
+}

@@ -102,6 +102,12 @@ static LayerSpec layer_spec(const LayerPlace *p, const char *letters) {
 }
 
 static const char *default_letters(const Config *c, int64_t layer) {
+    static const char LETTERS[][2] = {
+#define BRANCH(kind, letter, ...) {letter},
+#include "nn/branches.def"
+#undef BRANCH
+    };
+    if (c->derived.letters) return LETTERS[kind_of(c->derived.letters[layer])];
     if (c->multi_latent_attention) return c->derived.layer_moe[layer] ? "+E" : "+-";
     return c->derived.layer_moe[layer] ? "*E" : "*-";
 }

@@ -8,11 +8,19 @@
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
-typedef enum InitKind { INIT_NORMAL, INIT_CONSTANT } InitKind;
+typedef enum InitKind {
+    INIT_NORMAL,   /* with the standard deviation `value` */
+    INIT_CONSTANT, /* `value` */
+    INIT_UNIFORM,  /* uniform in [-value, value) */
+    INIT_LOG,      /* log(u), where u is uniform in [1, value) */
+    INIT_SOFTPLUS, /* the number whose softplus is u, where log(u) is uniform in [log(value / 100), log(value)) */
+} InitKind;
 typedef struct Init {
     InitKind kind;
-    double value; /* the standard deviation, or the constant */
+    double value;
 } Init;
+/* Returns an initial value from 32 random bits, if the kind is not INIT_NORMAL. */
+double init_from_bits(const Init *, uint32_t bits);
 
 typedef enum ParamFlags {
     /* No weight decay: set for biases and 1-D parameters (Megatron-LM get_standard_config_overrides). */
@@ -47,7 +55,7 @@ typedef struct ParamPart {
     int64_t rows;     /* number of rows per group */
 } ParamPart;
 
-enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
+enum { PARAM_PARTS = 5, SPLIT_NONE = -1 };
 
 /* Specifies the data that data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and the bucket sizes.
  * Megatron-LM's --use-distributed-optimizer is stage 1; its FSDP supports all stages. */

@@ -1,4 +1,6 @@
 /* Allocates memory for registered parameters, draws their initial values, and tracks which gradients are unwritten. */
+#include <math.h>
+
 #include "base/fault.h"
 #include "base/hash.h"
 #include "base/philox.h"
@@ -81,8 +83,22 @@ typedef struct Draw {
     uint64_t seed, site;
 } Draw;
 
+double init_from_bits(const Init *init, uint32_t bits) {
+    const double u = (bits + 0.5) * 0x1p-32, x = init->value * pow(100, u - 1);
+    switch (init->kind) {
+    case INIT_UNIFORM:
+        return init->value * (2 * u - 1);
+    case INIT_LOG:
+        return log(1 + (init->value - 1) * u);
+    case INIT_SOFTPLUS:
+        return x + log(-expm1(-x));
+    default:
+        return init->value;
+    }
+}
+
 static void store(const Draw *d, int64_t at, double z) {
-    const float x = (float)(d->param->spec.init.value * z);
+    const float x = (float)z;
     if (d->type == F64)
         ((double *)d->out)[at] = (double)x;
     else
@@ -94,16 +110,19 @@ static void draw_rows(void *arg, int64_t begin, int64_t end) {
     const Draw *d = arg;
     const Param *p = d->param;
     const int64_t width = p->spec.ndim == 2 ? p->spec.dim[1] : 1;
-    const bool normal = p->spec.init.kind == INIT_NORMAL;
+    const Init *init = &p->spec.init;
     for (int64_t row = d->first + begin; row < d->first + end; row++) {
         const int64_t global = param_global_row(p, row), first = global * width + p->first_column;
         const int64_t at = p->offset + row * p->columns, before = d->begin - at, until = d->end - at;
         const int64_t from = before > 0 ? before : 0, to = until < p->columns ? until : p->columns;
-        double z[2] = {1, 1};
+        double z[2];
         for (int64_t k = from, e; global >= 0 && k < to; k++) {
             e = first + k;
-            if (normal && (k == from || e % 2 == 0)) philox_normal_pair(d->seed, d->site, (uint64_t)e / 2, z);
-            store(d, k - before, z[e % 2]);
+            if (init->kind != INIT_NORMAL)
+                z[e % 2] = init_from_bits(init, philox_u32(d->seed, d->site, (uint64_t)e));
+            else if (k == from || e % 2 == 0)
+                philox_normal_pair(d->seed, d->site, (uint64_t)e / 2, z);
+            store(d, k - before, init->kind == INIT_NORMAL ? init->value * z[e % 2] : z[e % 2]);
         }
     }
 }

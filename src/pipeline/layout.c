@@ -173,8 +173,31 @@ static Err cut_by_layout(const Config *c, Arena *arena, PipelineLayout *out) {
     return ERR_OK;
 }
 
+/* ---- the pattern of a hybrid model ---- */
+
+/* Returns whether the pattern describes stages. A single rank computes all layers in one stage. */
+static bool pattern_has_stages(const Config *c) {
+    return c->pipeline_model_parallel_size > 1 && config_has_letter(c, '|');
+}
+
+/* The rules ensure that the number of stages is a multiple of the number of ranks. */
+static Err cut_by_pattern(const Config *c, Arena *arena, PipelineLayout *out) {
+    const int64_t p = c->pipeline_model_parallel_size;
+    int64_t stages = 1, stage = 0;
+    for (const char *s = c->hybrid_layer_pattern; *s; s++) stages += *s == '|';
+    *out = stages_new(p, stages / p, arena);
+    for (const char *s = c->hybrid_layer_pattern; *s; s++)
+        if (*s == '|')
+            stage++;
+        else
+            out->stages[stage].layers++;
+    return ERR_OK;
+}
+
 Err pipeline_layout(const Config *c, Arena *arena, PipelineLayout *out) {
-    ERR_RETURN((c->pipeline_model_parallel_layout ? cut_by_layout : cut_evenly)(c, arena, out));
+    ERR_RETURN((c->pipeline_model_parallel_layout ? cut_by_layout
+                : pattern_has_stages(c)           ? cut_by_pattern
+                                                  : cut_evenly)(c, arena, out));
     for (int i = 1; i < out->ranks * out->chunks; i++)
         out->stages[i].first_layer = out->stages[i - 1].first_layer + out->stages[i - 1].layers;
     return ERR_OK;

@@ -262,7 +262,9 @@ static Err fill(ModelRun *r, const Source *none) {
         const size_t size = dtype_size(type);
         char *stored = mem_alloc(PERIOD * size);
         for (int i = 0; i < PERIOD; i++)
-            scaled[i] = (float)init->value * (init->kind == INIT_NORMAL ? normal[i] : 1);
+            scaled[i] = init->kind == INIT_NORMAL
+                            ? (float)init->value * normal[i]
+                            : (float)init_from_bits(init, philox_u32(r->context.seed, 1, (uint64_t)i));
         dtype_convert(stored, type, scaled, F32, PERIOD);
         for (int64_t i = 0, n; !(p->spec.flags & PARAM_BUFFER) && i < p->count; i += n) {
             n = p->count - i < PERIOD ? p->count - i : PERIOD;

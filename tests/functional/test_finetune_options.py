@@ -101,7 +101,8 @@ UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train
   |--fim-pad-token x|--fim-eod-token x
   |--cross-entropy-loss-fusion|--cross-entropy-fusion-impl linear|--cross-entropy-chunk-size 4
   |--log-validation-ppl-to-tensorboard|--tokenizer-hf-include-special-tokens|--mtp-num-layers 1|--mtp-use-repeated-layer
-  |--mtp-loss-scaling-factor 0.2|--mtp-detach-heads""".split("|")
+  |--mtp-loss-scaling-factor 0.2|--mtp-detach-heads|--hybrid-layer-pattern *-|--mamba-state-dim 4|--mamba-head-dim 4
+  |--mamba-num-groups 2|--mamba-num-heads 4""".split("|")
 
 
 def options_of(program, command):

@@ -82,9 +82,11 @@ for script in SCRIPTS:
     told = isotron("pretrain", *script.split(), "--check-options")
     assert "options are valid" in told and "--fp8-param-gather has" not in told, told
 says("--spec local", "--spec has no effect: ")
-says("--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec",
-     "--spec megatron.core.models.mamba.mamba_layer_specs is not supported",
-     expect=2)
+says("--spec megatron.core.models.gpt.heterogeneous.heterogeneous_layer_specs x",
+     "--spec megatron.core.models.gpt.heterogeneous.heterogeneous_layer_specs is not supported", expect=2)
+says("--spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec --hybrid-override-pattern M- --is-hybrid-model"
+     " --mamba-head-dim 8 --mamba-num-groups 2 --disable-mamba-mem-eff-path --position-embedding-type none",
+     "--spec has no effect: ", "options are valid")
 says("--fp4-param-gather", "isotron: --fp4-param-gather is not supported: ", expect=2)
 says("--tokenizer-type SFTTokenizer",
      "--tokenizer-type SFTTokenizer is not supported", "HuggingFaceTokenizer", expect=2)

@@ -36,6 +36,13 @@ static void plain_latents(Config *c, const Config *fresh) {
     if (c->position_embedding_type == POSITION_NONE) c->position_embedding_type = POSITION_ROPE;
 }
 
+static void plain_hybrid(Config *c, const Config *fresh) {
+    c->mamba_num_heads = c->derived.mamba_heads;
+    if (config_has_letter(c, 'M')) return;
+    c->mamba_num_heads = fresh->mamba_num_heads, c->mamba_num_groups = fresh->mamba_num_groups;
+    c->mamba_head_dim = fresh->mamba_head_dim, c->mamba_state_dim = fresh->mamba_state_dim;
+}
+
 static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     const bool rope = config_rotates(c);
     if (!rope || !f64_is_set(c->rotary_seq_len_interpolation_factor))
@@ -183,6 +190,7 @@ static Config plain(const Config *config, Arena *arena) {
     c.add_mlp_bias |= c.add_bias_linear;
     c.hf_model_type = fresh.hf_model_type;
     plain_latents(&c, &fresh);
+    plain_hybrid(&c, &fresh);
     plain_positions(&c, &fresh, arena);
     plain_layers(&c, &fresh);
     plain_windows(&c, arena);

@@ -29,10 +29,12 @@ def eval_lists(text):
 class Shape:
     """The sizes of a model, derived from its options."""
     def __init__(self, o):
-        self.o, self.layers, self.hidden, self.heads = o, o.int("num-layers"), o.int("hidden-size"), o.int("num-attention-heads")
+        self.o, self.hidden, self.heads = o, o.int("hidden-size"), o.int("num-attention-heads")
+        self.letters = o.text("hybrid-layer-pattern", "").replace("|", "")
+        self.layers = len(self.letters) or o.int("num-layers")
         self.family, self.depth = o.text("model", "gpt"), o.int("decoder-num-layers", self.layers)  # of the decoder
         self.head = o.int("kv-channels", self.hidden // self.heads)
-        self.latent = "multi-latent-attention" in o
+        self.latent = "multi-latent-attention" in o or "+" in self.letters
         # the parts of a head in latent attention
         self.plain, self.turned = o.int("qk-head-dim", 128), o.int("qk-pos-emb-head-dim", 64)
         self.head = self.plain + self.turned if self.latent else self.head
@@ -64,8 +66,13 @@ class Shape:
         def each(option, otherwise, of_number):
             return pattern(o.text(option, otherwise), layers, of_number)
         self.has_experts = [bool(self.experts) and x for x in each("moe-layer-freq", "1", lambda i, n: i % n == 0)]
+        if self.letters:
+            self.has_experts = [x == "E" for x in self.letters]
         windowed = each("window-attn-skip-freq", f"[1]*{layers}", lambda i, n: (i + 1) % n != 0)
         self.rotated = [not x for x in each("no-rope-freq", f"[0]*{layers}", lambda i, n: (i + 1) % n == 0)]
+        self.state, self.mamba_head = o.int("mamba-state-dim", 128), o.int("mamba-head-dim", 64)
+        self.mamba_groups = o.int("mamba-num-groups", 8)
+        self.mamba_heads = o.int("mamba-num-heads", 2 * self.hidden // self.mamba_head)
         reach = int(o.text("window-size", "-1,0").split(",")[0])
         self.reach = [reach if w and reach >= 0 else None for w in windowed]
         for each_layer in (self.has_experts, self.rotated, self.reach):
@@ -87,7 +94,7 @@ class Tensors(dict):
         self.m, self.o, std = m, m.o, m.o.float("init-method-std", 0.02)
         self.embedding = m.o.float("embedding-init-method-std", std)
         self.std = std / math.sqrt(m.wider)
-        self.small = self.std / math.sqrt(2 * m.layers)  # in all stacks
+        self.small = self.std / math.sqrt((1 if m.letters else 2) * m.layers)  # in all stacks
 
     def norm(self, name, width):
         if "disable-norm-weight" not in self.o:
@@ -170,14 +177,28 @@ class Tensors(dict):
         self.linear(f"{name}.linear_kv", 2 * width, m.hidden, self.std, biased)
         self.linear(f"{name}.linear_proj", m.hidden, width, self.small, m.biased or "add-attn-proj-bias" in self.o)
 
+    def mixer(self, name):
+        m, bound = self.m, 0.5  # of a convolution with 4 taps
+        x, bc, heads = m.mamba_heads * m.mamba_head, m.mamba_groups * m.state, (m.mamba_heads,)
+        self.linear(f"{name}.in_proj", 2 * x + 2 * bc + m.mamba_heads, m.hidden, self.std, False)
+        self[f"{name}.conv1d.weight"] = (x + 2 * bc, 4), Uniform(-bound, bound, lambda u: u)
+        self[f"{name}.conv1d.bias"] = (x + 2 * bc,), Uniform(-bound, bound, lambda u: u)
+        self[f"{name}.dt_bias"] = heads, Uniform(math.log(1e-3), math.log(0.1), lambda u: np.log(np.expm1(np.exp(u))))
+        self[f"{name}.A_log"] = heads, Uniform(1, 16, np.log)
+        self[f"{name}.D"] = heads, (1.0,)
+        self[f"{name}.norm.weight"] = (x,), (1.0,)
+        self.linear(f"{name}.out_proj", m.hidden, x, self.small, False)
+
     def layer(self, layer, i, crosses):
         m = self.m
-        for before, scope, after, _ in branches(crosses):
+        for before, scope, after, _ in branches(m, i, crosses):
             if m.norms_input and not (before == "pre_mlp_layernorm" and m.parallel == "one-norm"):
                 self.norm(f"{layer}.{before}", m.hidden)
             if m.norms_output or m.norms_sum:
                 self.norm(f"{layer}.{after}", m.hidden)
-            if scope != "mlp":
+            if scope == "mixer":
+                self.mixer(f"{layer}.{scope}")
+            elif scope != "mlp":
                 (self.cross_attention if scope == "cross_attention" else self.attention)(f"{layer}.{scope}")
             elif m.has_experts[i]:
                 self.experts(f"{layer}.mlp")
@@ -206,11 +227,14 @@ class Tensors(dict):
             self["output_layer.bias"] = (self.o.int("vocab-size"),), (0.0,)
 
 
-def branches(crosses):
-    """Returns the branches of a layer: [(norm of the input, scope, norm of the output, dropout)]."""
+def branches(m, i, crosses):
+    """Returns the branches of layer i: [(norm of the input, scope, norm of the output, dropout)]."""
     cross = ("pre_cross_attn_layernorm", "cross_attention", "post_cross_attn_layernorm", "cross_attention_dropout")
-    return [("input_layernorm", "self_attention", "post_self_attn_layernorm", "attention_dropout"), *[cross] * crosses,
-            ("pre_mlp_layernorm", "mlp", "post_mlp_layernorm", "mlp_dropout")]
+    attention = ("input_layernorm", "self_attention", "post_self_attn_layernorm", "attention_dropout")
+    mlp = ("pre_mlp_layernorm", "mlp", "post_mlp_layernorm", "mlp_dropout")
+    if m.letters:
+        return [{"M": ("norm", "mixer", "post_norm", "mixer_dropout"), "*": attention, "+": attention}.get(m.letters[i], mlp)]
+    return [attention, *[cross] * crosses, mlp]
 
 
 def tensors(m):
@@ -223,11 +247,22 @@ def tensors(m):
     return out
 
 
+class Uniform:
+    """An initial value is `of` a number drawn uniformly between `low` and `high`."""
+    def __init__(self, low, high, of):
+        self.low, self.high, self.of = low, high, of
+
+    def draw(self, seed, name, n):
+        return self.of(self.low + (self.high - self.low) * (draws.words(seed, name, np.arange(n)) + 0.5) * 2.0**-32)
+
+
 def initial(tensors, seed):
     """Draws initial weights in float64 and rounds them to float32, as the program does in every precision."""
     made = {}
     for name, (shape, how) in tensors.items():
-        z = np.full(shape, how[0]) if isinstance(how, tuple) else how * draws.normals(seed, name, int(np.prod(shape))).reshape(shape)
+        n = int(np.prod(shape))
+        z = (np.full(n, how[0]) if isinstance(how, tuple) else how.draw(seed, name, n) if isinstance(how, Uniform)
+             else how * draws.normals(seed, name, n)).reshape(shape)
         made[name] = z.astype(np.float32).astype(np.float64)
     return made
 
@@ -613,6 +648,44 @@ class Pass:
         shared, gate = self.mlp(x, f"{name}.shared_experts"), self.w.get(f"{name}.shared_experts.gate_weight")
         return y + (shared if gate is None else shared * sigmoid(x @ gate.transpose(1, 0)))
 
+    # ---- Mamba-2 ----
+
+    def convolved(self, x, name):
+        """Convolves each channel of x [b, s, c] over the current token and three earlier ones of the same document."""
+        b, s, c = x.shape
+        weight, total = self.w[f"{name}.weight"], self.w[f"{name}.bias"].reshape(1, 1, c)
+        for back in range(4):
+            seen = (np.arange(s) - back >= self.batch.first_key)[:, :, None]  # [b, s, 1]
+            earlier = x[:, np.maximum(np.arange(s) - back, 0)]
+            total = total + earlier * seen * weight[:, 3 - back].reshape(1, 1, c)
+        return total * sigmoid(total)
+
+    def scanned(self, x, b, c, dt, name):
+        """Runs the recurrence over x [b, s, heads, d], with b and c [b, s, heads, n] and dt [b, s, heads]."""
+        w, heads = self.w, x.shape[2]
+        step = log(exp(dt + w[f"{name}.dt_bias"]) + 1)
+        kept = exp(exp(w[f"{name}.A_log"]) * step * -1)
+        state, out = None, []
+        for t in range(x.shape[1]):
+            added = (x[:, t] * step[:, t].reshape(-1, heads, 1)).reshape(*x.shape[:1], heads, -1, 1) * b[:, t].reshape(*x.shape[:1], heads, 1, -1)
+            continues = (self.batch.first_key[:, t] < t)[:, None, None, None]
+            state = added if t == 0 else state * kept[:, t].reshape(-1, heads, 1, 1) * continues + added
+            y = (state * c[:, t].reshape(-1, heads, 1, c.shape[-1])).sum(-1)
+            out.append((y.reshape(*x.shape[:1], heads, -1) + x[:, t] * w[f"{name}.D"].reshape(1, heads, 1)).reshape(x.shape[0], 1, *x.shape[2:]))
+        return concatenate(out, 1)
+
+    def mixed(self, x, name):
+        m, heads, groups, n = self.m, self.m.mamba_heads, self.m.mamba_groups, self.m.state
+        b, s, inner = *x.shape[:2], heads * m.mamba_head
+        z = self.linear(x, f"{name}.in_proj")
+        mixed, group = self.convolved(z[:, :, inner:-heads], f"{name}.conv1d"), np.arange(heads) // (heads // groups)
+        each = [mixed[:, :, i:i + groups * n].reshape(b, s, groups, n)[:, :, group] for i in (inner, inner + groups * n)]
+        y = self.scanned(mixed[:, :, :inner].reshape(b, s, heads, m.mamba_head), *each, z[:, :, -heads:], name)
+        gate = z[:, :, :inner]
+        y = (y.reshape(b, s, inner) * (gate * sigmoid(gate))).reshape(b, s, groups, -1)
+        y = (y * ((y * y).mean(-1) + 1e-5) ** -0.5).reshape(b, s, inner) * self.w[f"{name}.norm.weight"]
+        return self.linear(y, f"{name}.out_proj")
+
     # ---- the model ----
 
     def embedded(self, tokens, positions, types=None, site="embedding.dropout"):
@@ -639,11 +712,13 @@ class Pass:
         def sublayer(y, scope):
             if scope == "cross_attention":
                 return across(y, f"{layer}.{scope}")
+            if scope == "mixer":
+                return self.mixed(y, f"{layer}.{scope}")
             if scope == "self_attention":
                 return self.attended(f"{layer}.{scope}", *self.heads(y, f"{layer}.{scope}", i, positions), seen(i),
                                      bias)
             return self.moe(y, i) if m.has_experts[i] else self.mlp(y, f"{layer}.mlp")
-        for before, scope, after, dropout in branches(across is not None):
+        for before, scope, after, dropout in branches(m, i, across is not None):
             y = x if m.parallel == "none" else below
             if m.norms_input and not (m.parallel == "one-norm" and normed):
                 normed = self.norm(y, f"{layer}.{before}")

@@ -153,6 +153,16 @@ witnessed("reset_attention_mask eod_mask_loss",
           " --eod-mask-loss", families=GPT)
 witnessed("softmax_scale attn_logit_softcapping", LATENT + "--softmax-scale 0.3 --attn-logit-softcapping 0.05",
           families=GPT)
+MAMBA = "--mamba-head-dim 4 --mamba-state-dim 5 --mamba-num-groups 2 --position-embedding-type none --disable-bias-linear "
+MAMBA_LAYOUTS = (ONE, "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel", STAGES,
+                 "--ranks 2 --tensor-model-parallel-size 2", "--ranks 2 --use-megatron-fsdp", CUT,
+                 "--ranks 4 --context-parallel-size 4", "--ranks 4 --context-parallel-size 2 --use-megatron-fsdp")
+witnessed("hybrid_layer_pattern mamba_state_dim mamba_head_dim mamba_num_groups", layouts=MAMBA_LAYOUTS, families=GPT,
+          words=MAMBA + "--num-layers 4 --hybrid-layer-pattern M-M* --normalization RMSNorm")
+witnessed("mamba_num_heads weight_decay", MAMBA + "--num-layers 1 --hybrid-layer-pattern M --mamba-num-heads 6 --weight-decay 0.1",
+          families=GPT, layouts=(ONE, *MAMBA_LAYOUTS[3:5]))
+witnessed("reset_attention_mask", MAMBA + "--num-layers 4 --hybrid-layer-pattern M|M|*|M --reset-attention-mask", families=GPT,
+          layouts=(ONE, "--ranks 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2", *MAMBA_LAYOUTS[5:]))
 AHEAD = "--position-embedding-type rope --mtp-num-layers 2 --init-method-std 0.2 "
 AHEAD_LAYOUTS = (*LAYOUTS, RING, CUT + CHUNKED,
                  "--ranks 8 --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t|mm|L",

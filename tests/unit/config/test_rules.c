@@ -6,6 +6,7 @@
 #include "unit/cmocka_all.h"
 
 #include "config/config.h"
+#include "unit/config/hybrid_rules.h"
 
 /* Returns the problems of a command line, or the error from parsing it. */
 static const char *problems(Arena *arena, unsigned checks, const char *line) {
@@ -666,6 +667,7 @@ static const char *const TASKS[][2] = {
 
 static const char *const GENERATION[][2] = {
     {"--prompt a", "Generation needs a checkpoint: set --load"},
+    {"--load x --prompt a " MAMBA, "use a model without Mamba-2 layers"},
     {"--load x --prompt a --bf16 --fp8-format hybrid --quantization int8",
      "--quantization int8 and --fp8-format hybrid both select the format of weights: remove one"},
     {"--load x --prompt a --lane exact --quantization fp8",
@@ -730,6 +732,7 @@ static const struct {
 } BREAKING[] = {
 #define ROWS(rows) rows, sizeof(rows) / sizeof *(rows)
     {CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, VALID, ROWS(GPT)},
+    {CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, VALID, ROWS(HYBRID)},
     {CHECK_MODEL | CHECK_TRAIN, "", ROWS(ENCODERS)},
     {CHECK_MODEL | CHECK_TRAIN | CHECK_TASK, VALID "--model bert ", ROWS(TASKS)},
     {CHECK_MODEL | CHECK_GENERATE, VALID, ROWS(GENERATION)},

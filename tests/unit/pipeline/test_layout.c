@@ -43,6 +43,9 @@ static void assert_layout(const char *line, const char *expected) {
 
 TEST(worked_examples) {
     assert_layout("--num-layers 3", "E3L");
+    assert_layout("--hybrid-layer-pattern M-|*-|M", "E5L");
+    assert_layout("--hybrid-layer-pattern M-*- --pipeline-model-parallel-size 2", "E2 2L");
+    assert_layout("--hybrid-layer-pattern M-M||*-|- --pipeline-model-parallel-size 2", "E3+2 0+1L");
     assert_layout("--num-layers 8 --pipeline-model-parallel-size 4", "E2 2 2 2L");
     assert_layout("--num-layers 8 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1",
                   "E1+1+1+1 1+1+1+1L");

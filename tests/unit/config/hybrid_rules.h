@@ -1,0 +1,40 @@
+/* Command lines that each break a rule of hybrid models, and the end of the expected message (test_rules.c). */
+#pragma once
+
+#define MAMBA "--hybrid-layer-pattern M- --mamba-head-dim 8 --mamba-num-groups 2 "
+
+static const char *const HYBRID[][2] = {
+    {"--hybrid-layer-pattern MG", "the letters G and D nor a pattern of MTP layers after a slash"},
+    {"--hybrid-layer-pattern *-/*", "the letters G and D nor a pattern of MTP layers after a slash"},
+    {"--hybrid-layer-pattern |", "the letters G and D nor a pattern of MTP layers after a slash"},
+    {"--hybrid-layer-pattern M-*", "number of letters in --hybrid-layer-pattern M-*: remove --num-layers"},
+    {"--hybrid-layer-pattern *- --model bert", "--hybrid-layer-pattern needs --model gpt, not bert"},
+    {"--hybrid-layer-pattern *- --mtp-num-layers 1 --position-embedding-type rope",
+     "does not support --mtp-num-layers 1: remove one of them"},
+    {"--hybrid-layer-pattern *+ --position-embedding-type rope", "the letter +: use only + or only *"},
+    {"--hybrid-layer-pattern *E", "need each other: add or remove one"},
+    {"--hybrid-layer-pattern *- "
+     "--num-experts 8 --disable-bias-linear",
+     "need each other: add or remove one"},
+    {"--hybrid-layer-pattern *- --norm-placement sandwich", "because each layer has one branch"},
+    {"--hybrid-layer-pattern *- --parallel-residual one-norm", "because each layer has one branch"},
+    {MAMBA "--mamba-head-dim 24", "--mamba-head-dim 24: change one of them or set --mamba-num-heads"},
+    {MAMBA "--mamba-num-groups 3", "is not a multiple of --mamba-num-groups 3: change one of them"},
+    {MAMBA "--mamba-num-groups 1 --tensor-model-parallel-size 2 --ranks 2",
+     "--mamba-num-groups 1 is not a multiple of --tensor-model-parallel-size 2: change one of them"},
+    {MAMBA "--context-parallel-size 4 --mamba-num-groups 1 --mamba-num-heads 6",
+     "A rank needs entire groups or an equal part of one group"},
+    {MAMBA "--context-parallel-size 4 --mamba-num-groups 3 --mamba-num-heads 12",
+     "A rank needs entire groups or an equal part of one group"},
+    {MAMBA "--context-parallel-size 4 --mamba-num-heads 8 --lane exact",
+     "to at least --tensor-model-parallel-size times --context-parallel-size"},
+    {MAMBA "--fp8-format hybrid", "with the letter M in --hybrid-layer-pattern: remove --fp8-format"},
+    {MAMBA "--use-mup", "with the letter M in --hybrid-layer-pattern: remove --use-mup"},
+    {MAMBA "--optimizer muon", "with the letter M in --hybrid-layer-pattern: use adam or sgd"},
+    {"--hybrid-layer-pattern *|- --pipeline-model-parallel-size 3",
+     "is not a multiple of --pipeline-model-parallel-size 3: change one of them"},
+    {"--hybrid-layer-pattern *|- --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",
+     "--account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split"},
+    {"--hybrid-layer-pattern *|- --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1",
+     "cannot be used with | in --hybrid-layer-pattern *|-: remove them"},
+};
