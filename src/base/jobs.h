@@ -1,6 +1,6 @@
-/* Runs jobs in worker processes. Each process runs its jobs sequentially. A fault, crash or hang ends only the job in
- * which it occurs and that job's process; another process runs the remaining jobs. Jobs pass results to each other in
- * memory that is shared (mmap MAP_SHARED) before the first job starts. */
+/* Runs jobs in worker processes. Each process runs its jobs sequentially. If a job faults, crashes or hangs, only
+ * this job and its process end; another process runs the remaining jobs. Jobs pass results to each other in memory
+ * that is shared (mmap MAP_SHARED) before the first job starts. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,7 +12,7 @@ typedef enum JobEnd {
     JOB_WAITING,
     JOB_RUNNING,
     JOB_DONE,
-    JOB_CRASHED, /* a fault: a signal ended the job, or its status is not zero */
+    JOB_CRASHED, /* a signal killed the job, or its exit status is not zero */
     JOB_LATE,    /* killed after the deadline */
     JOB_STOPPED, /* killed, or not started, because the watch stopped the pool */
     JOB_BLOCKED, /* not started, because a job that it needs failed */
@@ -34,8 +34,8 @@ typedef struct Job {
 
 void job_needs(Job *, const Job *other);
 /* Runs all jobs, at most `at_once` at a time. Jobs run in array order, as far as dependencies allow. A job that exceeds
- * deadline_s is killed together with all its processes. Call this function while the process has only one thread and
- * has not used a GPU. */
+ * deadline_s is killed together with all its processes. Call this function only in a process that has a single thread
+ * and has not used a GPU. */
 void jobs_run(Job *, int64_t n, int at_once, double deadline_s);
 
 /* Runs all jobs in this process, in order. A fault ends the process. */
@@ -55,9 +55,9 @@ void job_pool_run(JobPool *, double deadline_s, const JobWatch *watch);
 void job_pool_free(JobPool *); /* ends the processes; NULL is allowed */
 
 /* Runs the program words[0], which is found through PATH, as in a shell. The program's arguments are words[1], ... up
- * to NULL. The program inherits all descriptors that are not close-on-exec, and ends when this process ends. Messages
- * refer to the program as `name`. If the program fails, returns a user error with the last line that the program
- * printed. */
+ * to NULL. The program inherits all file descriptors that are not close-on-exec, and ends when this process ends.
+ * Messages refer to the program as `name`. If the program fails, returns a user error that contains the last line of
+ * the program's output. */
 Err jobs_run_program(char *const *words, const char *name, const JobWatch *watch);
 
 /* When a process is killed, the processes that it started end soon afterwards. After a call to jobs_adopt,

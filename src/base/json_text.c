@@ -58,7 +58,7 @@ void json_text_numbers(Str *json) {
 
 json_t *json_finite(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-/* Decodes the code point at p and returns its number of bytes, or 0 if p is not valid UTF-8. */
+/* Decodes the code point at p and returns its number of bytes, or 0 if the bytes at p are not valid UTF-8. */
 static int decode(const unsigned char *p, uint32_t *code) {
     static const uint32_t LEAST[] = {0, 0, 0x80, 0x800, 0x10000};
     int n = *p < 0x80 ? 1 : *p >> 5 == 6 ? 2 : *p >> 4 == 14 ? 3 : *p >> 3 == 30 ? 4 : 0;
@@ -77,11 +77,12 @@ static int decode(const unsigned char *p, uint32_t *code) {
  * are not UTF-8 as \udcXX. */
 static void print_string(Str *out, const char *text, size_t length) {
     static const char SHORT[] =
-        "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs of a character and the letter that escapes it */
+        "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs of a character and the letter that follows the backslash in its
+                                    * escape sequence */
     str_puts(out, "\"");
     for (const unsigned char *p = (const unsigned char *)text, *end = p + length; p < end;) {
         uint32_t c = 0;
-        int n = decode(p, &c); /* reads no further than the zero byte after the text */
+        int n = decode(p, &c); /* never reads beyond the terminating NUL */
         const char *pair = NULL;
         for (int i = 0; SHORT[i]; i += 2)
             if (n && (uint32_t)SHORT[i] == c) pair = SHORT + i;

@@ -6,10 +6,10 @@
 #include <stdint.h>
 
 void *mem_alloc(size_t bytes);                        /* uninitialized */
-void *mem_zero(size_t count, size_t size);            /* zeroed; count * size is checked for overflow */
-void *mem_grow(void *old, size_t count, size_t size); /* realloc; count * size is checked for overflow */
+void *mem_zero(size_t count, size_t size);            /* zeroed; checks count * size for overflow */
+void *mem_grow(void *old, size_t count, size_t size); /* like realloc; checks count * size for overflow */
 void *mem_aligned(size_t bytes);                      /* 64-byte aligned, uninitialized */
-void *mem_copy(const void *from, size_t bytes);       /* a copy; bytes may be 0 */
+void *mem_copy(const void *from, size_t bytes);       /* copies the bytes; `bytes` may be 0 */
 char *mem_strdup(const char *s);
 char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
@@ -17,6 +17,6 @@ char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 typedef struct Arena Arena;
 Arena *arena_new(void);
 void arena_free(Arena *);
-void arena_reset(Arena *);                /* drops all allocations, but keeps the memory */
+void arena_reset(Arena *);                /* discards all allocations, but keeps the memory for reuse */
 void *arena_alloc(Arena *, size_t bytes); /* zeroed, 16-byte aligned, valid until reset or free */
 char *arena_printf(Arena *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

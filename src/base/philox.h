@@ -1,8 +1,8 @@
 /* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
  * (SC11). Every random number in a run (init, dropout, routing jitter, sampling) is a pure function of (seed,
  * site, index). `site` is the hash of a tensor's or op's name, combined with the step and microbatch numbers.
- * `index` is the element's global index. The numbers therefore do not depend on the layout, the size of
- * microbatches, or recomputation. */
+ * `index` is the element's global index. Random numbers therefore do not depend on the parallel layout, the
+ * microbatch size, or recomputation. */
 #pragma once
 
 #include <math.h>
@@ -16,7 +16,8 @@ typedef struct Philox4 {
 
 HOST_DEVICE static inline uint64_t philox_product(uint32_t a, uint32_t b) {
 #ifdef __CUDA_ARCH__
-    uint64_t ab; /* inline PTX, because nvcc adds unnecessary additions of zero to a plain product */
+    /* Inline PTX, because nvcc compiles a plain product to code with unnecessary additions of zero. */
+    uint64_t ab;
     asm("mul.wide.u32 %0, %1, %2;" : "=l"(ab) : "r"(a), "r"(b));
     return ab;
 #else
@@ -43,7 +44,7 @@ HOST_DEVICE static inline uint32_t philox_u32(uint64_t seed, uint64_t site, uint
     return philox4x32(seed, site, index / 4).v[index % 4];
 }
 
-/* Returns a uniform 53-bit random number in (0, 1). The number is never 0 or 1. */
+/* Returns a uniform 53-bit random number in (0, 1). */
 HOST_DEVICE static inline double philox_uniform(uint64_t seed, uint64_t site, uint64_t index) {
     Philox4 p = philox4x32(seed, site, index / 2);
     uint64_t bits = (uint64_t)p.v[index % 2 * 2] << 32 | p.v[index % 2 * 2 + 1];

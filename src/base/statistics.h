@@ -30,7 +30,7 @@ typedef struct Interval {
     double low, median, high;
 } Interval;
 
-/* The maximum probability that at least one interval of a report misses its median. */
+/* The maximum probability that at least one interval in a report misses its median. */
 #define INTERVAL_ERROR 0.05
 
 /* Returns the largest k such that the interval misses the median with probability at most `error`, or 0 if there are
@@ -41,6 +41,6 @@ int64_t interval_least(double error);
 /* Computes an interval for the median. If there are too few samples, returns false and sets the interval to [0,
  * infinity]. */
 bool interval_of_median(const double *x, int64_t n, double error, Interval *out);
-/* Returns an interval for the quotient of two positive medians. The probability that this interval misses the
- * quotient is at most the probability that at least one of the two intervals misses its median. */
+/* Returns an interval for the ratio of two positive medians. The probability that this interval misses the
+ * ratio is at most the probability that at least one of the two intervals misses its median. */
 Interval interval_ratio(Interval of, Interval to);

@@ -82,8 +82,8 @@ Quoted quote_json(const char *text) {
 
 static size_t min2(size_t a, size_t b) { return a < b ? a : b; }
 
-/* Returns the edit distance: the least number of insertions, deletions, substitutions and swaps of adjacent characters
- * that turn `a` into `b`. */
+/* Returns the edit distance: the minimum number of insertions, deletions, substitutions and swaps of adjacent
+ * characters that turn `a` into `b`. */
 static size_t edit_distance(const char *a, const char *b) {
     enum { MOST = 128 };
     size_t rows[3][MOST], nb = strlen(b), i = 0;

@@ -1,4 +1,5 @@
-/* A growable byte string, which is always NUL-terminated. The string may also contain NULs, so use len. */
+/* A growable byte string, which is always NUL-terminated. The string may contain other NULs, so use `len`
+ * instead of strlen. */
 #pragma once
 
 #include <stddef.h>
@@ -11,8 +12,8 @@ typedef struct Str {
 void str_add(Str *, const void *bytes, size_t n);
 void str_puts(Str *, const char *s);
 void str_printf(Str *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Appends at most 60 bytes of untrusted text in quotes, with unprintable bytes as \xNN, so that a message
- * that contains the text is one short line. */
+/* Appends at most 60 bytes of untrusted text in quotes, with unprintable bytes as \xNN, so that a message that
+ * contains the text remains one short line. */
 void str_quote(Str *, const char *bytes, size_t n);
 void str_clear(Str *); /* sets the length to 0, but keeps the memory */
 void str_free(Str *);
@@ -23,9 +24,9 @@ typedef struct Quoted {
     char s[256];
 } Quoted;
 Quoted quote(const char *text);
-/* Like quote, for JSON text, in which strings are already quoted. */
+/* Like `quote`, for JSON text, in which strings already have quotes. */
 Quoted quote_json(const char *text);
 
-/* Returns the candidate nearest to `word` by edit distance, or NULL if none is within a third of the length of
- * `word`. */
+/* Returns the candidate with the smallest edit distance to `word`, or NULL if this distance exceeds a third of
+ * the length of `word`. */
 const char *str_nearest(const char *word, const char *const *candidates, size_t n);

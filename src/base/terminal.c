@@ -31,7 +31,7 @@ int terminal_columns(FILE *f) {
 
 size_t terminal_fit(const char *text, int columns) {
     const locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0),
-                   before = uselocale(utf8); /* the previous locale of this thread */
+                   before = uselocale(utf8); /* this thread's previous locale */
     const char *end = text + strlen(text), *at = text;
     mbstate_t state = {0};
     while (at < end) {
@@ -61,15 +61,15 @@ void terminal_show(FILE *f, const char *text) {
 
 void terminal_hide(FILE *f) { fputs("\r\033[K", f); }
 
-/* An unknown width means no limit, because mpirun gives its processes terminals that have no width, and may
- * redirect their output to a file. */
+/* Treats an unknown width as unlimited, because mpirun gives its processes terminals that have no width, and
+ * may redirect their output to a file. */
 int terminal_width(FILE *f) {
     const int known = terminal_is_live(f) ? known_columns(f) : 0;
     return known ? known : INT_MAX;
 }
 
-/* Returns how many bytes of a line to print before the best break. The break comes after the first `least` bytes and,
- * if possible, within `room` columns. */
+/* Returns the number of bytes of a line that precede the best line break. The break is after the first `least`
+ * bytes and, if possible, within `room` columns. */
 static size_t break_at(const char *line, size_t length, size_t least, int room) {
     const size_t fits = terminal_fit(line, room);
     if (fits >= length) return length;
@@ -82,7 +82,7 @@ static size_t break_at(const char *line, size_t length, size_t least, int room) 
 }
 
 void terminal_fold(const char *text, int width, Str *out) {
-    /* the indents of an option and of its choices in --help */
+    /* indentation of options and of their choices in --help */
     enum { HANGING = 4, OPTION = 2, CHOICES = 12 };
     while (*text) {
         size_t length = strcspn(text, "\n"), begin = strspn(text, " ");
@@ -156,7 +156,7 @@ static const char *colour_of(const char *word, size_t n) {
 }
 
 static void colour(const char *text, Str *out) {
-    bool begins = true; /* whether a verdict may follow the text so far */
+    bool begins = true; /* whether a verdict may begin here */
     while (*text) {
         const size_t blank = strspn(text, " \n"), word = strcspn(text + blank, " \n,:;()");
         const char *end = text + blank + word;

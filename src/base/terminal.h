@@ -1,4 +1,4 @@
-/* Prints to a terminal with limited line widths and coloured verdicts. Output to other destinations is plain. */
+/* Prints to a terminal: breaks lines at its width, and colours verdicts. Output to other destinations is plain. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,8 +19,8 @@ size_t terminal_fit(const char *text, int columns);
  * line. */
 void terminal_show(FILE *, const char *text);
 void terminal_hide(FILE *);
-/* Returns a live terminal's number of columns. Returns INT_MAX (no limit) if the terminal is not live or the number is
- * unknown. */
+/* Returns a live terminal's number of columns. Returns INT_MAX (no limit) if the terminal is not live or its number of
+ * columns is unknown. */
 int terminal_width(FILE *);
 /* Breaks lines longer than `width` at a blank, or after a | in a list of choices, and indents the remaining text. Words
  * that are longer than `width` are not broken. */

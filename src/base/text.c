@@ -30,7 +30,7 @@ static bool is_at_most(const char *s, size_t n, size_t size, size_t at, unsigned
 static bool is_blank(unsigned c) { return c && c < ' ' && strchr("\t\n\v\f\r\x1b", (int)c); }
 
 /* Returns whether the UTF-16 text contains no control characters and no unpaired surrogates. Sets *small to the number
- * of units below U+0100. */
+ * of code units below U+0100. */
 static bool is_utf16(const char *s, size_t n, bool big, size_t *small) {
     bool half = false;
     for (size_t i = *small = 0; i + 1 < n; i += 2) {

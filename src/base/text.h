@@ -15,7 +15,7 @@ size_t text_prefix(const char *s, size_t n, bool *cut);
 /* Returns the size of the byte-order mark at the start of the text: 3, or 0 if there is none. */
 size_t text_mark(const char *s, size_t n);
 
-/* The first byte that is not valid text. */
+/* The position of the first byte that is not valid text. */
 typedef struct TextFault {
     int64_t line, offset; /* `line` is counted from 1, and `offset` from 0 */
     unsigned char byte;

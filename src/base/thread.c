@@ -10,7 +10,7 @@
 #include "base/mem.h"
 
 /* Workers spin briefly before they sleep. A training step runs thousands of short loops, and waking a thread through
- * the kernel takes longer than most of them. */
+ * the kernel takes longer than most of these loops. */
 enum { SPINS = 2000 };
 
 typedef struct Worker {
@@ -50,7 +50,7 @@ static void *worker_main(void *arg) {
         seen = atomic_load(&p->generation);
         pthread_mutex_unlock(&p->lock);
         if (stop) return NULL;
-        if (w->index < p->parts - 1) run_part(p, w->index); /* the caller runs the last part */
+        if (w->index < p->parts - 1) run_part(p, w->index); /* the calling thread runs the last part */
         if (atomic_fetch_sub(&p->running, 1) == 1) {
             pthread_mutex_lock(&p->lock);
             pthread_cond_signal(&p->done);

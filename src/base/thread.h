@@ -1,5 +1,5 @@
-/* A fixed pool of threads that run one loop at a time in parallel. The division into ranges depends only on
- * n, the grain and the number of threads, so a kernel that writes disjoint elements gives the same result
+/* A fixed pool of threads that execute one parallel loop at a time. The division into ranges depends only on n,
+ * the grain and the number of threads, so a kernel that writes disjoint elements gives the same result
  * regardless of timing. */
 #pragma once
 

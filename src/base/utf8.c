@@ -35,8 +35,8 @@ void utf8_put(Str *out, uint32_t c) {
     str_add(out, b, n);
 }
 
-/* Returns the number of bytes in the character at p. If the character is not valid, returns minus the number of bytes
- * in its maximal subpart. */
+/* Returns the number of bytes in the character at p. If the character is not valid, returns the negated size of its
+ * maximal subpart in bytes. */
 static int scan(const unsigned char *p, size_t n) {
     unsigned char lead = p[0], low = 0x80, high = 0xBF;
     if (lead < 0x80) return 1;
@@ -58,7 +58,7 @@ size_t utf8_prefix(const char *s, size_t n, bool *cut) {
         const unsigned char *p = (const unsigned char *)s + i;
         const int step = scan(p, n - i);
         if (step < 0) {
-            *cut = (size_t)-step == n - i && *p >= 0xC2 && *p <= 0xF4; /* the character is cut off */
+            *cut = (size_t)-step == n - i && *p >= 0xC2 && *p <= 0xF4; /* the character is incomplete */
             break;
         }
         i += (size_t)step;

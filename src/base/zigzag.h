@@ -7,8 +7,9 @@
 
 #include "base/host_device.h"
 
-/* Row i is position at[j / chunk] + j % chunk, where j = first + i. The slice consists of the rows of two
- * chunks in ascending order, without the first `first` rows. If `chunk` is 0, row i is position first + i. */
+/* Row i contains sequence position at[j / chunk] + j % chunk, where j = first + i. The slice consists of two
+ * chunks' rows in ascending order, without the first `first` rows. If `chunk` is 0, row i contains position
+ * first + i. */
 typedef struct SequenceSlice {
     int64_t first, chunk, at[2];
 } SequenceSlice;
@@ -26,7 +27,7 @@ HOST_DEVICE static inline int64_t slice_position(const SequenceSlice *s, int64_t
     return s->chunk ? s->at[j / s->chunk] + j % s->chunk : j;
 }
 
-/* Returns the number of rows from `row` on, at most n, that have consecutive positions. */
+/* Returns how many rows, starting at `row` and at most n, have consecutive positions. */
 HOST_DEVICE static inline int64_t slice_run(const SequenceSlice *s, int64_t row, int64_t n) {
     const int64_t left = s->chunk ? s->chunk - (s->first + row) % s->chunk : n;
     return left < n ? left : n;
@@ -36,7 +37,7 @@ HOST_DEVICE static inline int64_t slice_clamp(int64_t x, int64_t high) {
     return x < 0 ? 0 : x < high ? x : high;
 }
 
-/* Returns how many of the first `rows` rows precede a position. */
+/* Returns how many of the first `rows` rows precede the position. */
 HOST_DEVICE static inline int64_t slice_before(const SequenceSlice *s, int64_t rows, int64_t position) {
     int64_t before = position;
     if (s->chunk)

@@ -44,7 +44,7 @@ static Value loop_attribute(const Loop *l, Value name) {
 }
 
 /* Returns whether the sandbox hides the method with this name because the method changes the value. As in
- * Jinja, a key with such a name is also hidden. */
+ * Jinja, a dict key that has a hidden method's name is also hidden. */
 static bool is_hidden(Value of, Value name) {
     static const char *const DICT[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
     for (const char *const *p = DICT; of.type == VALUE_DICT && *p; p++)

@@ -22,7 +22,7 @@ typedef struct Builtin {
 
 enum { MOST_PARAMS = 8 };
 
-/* A filter, test or method receives as its first argument the value to which it is applied. */
+/* The first argument of a filter, test or method is the value to which it is applied. */
 extern const Builtin CHAT_FILTERS[], CHAT_TESTS[], CHAT_STRING_METHODS[], CHAT_DICT_METHODS[],
     CHAT_LIST_METHODS[], CHAT_LOOP_METHODS[], CHAT_FUNCTIONS[];
 
@@ -33,10 +33,10 @@ typedef struct Scope {
 
 typedef struct Loop {
     const List *items;
-    size_t index;         /* number of the current item, counted from 0 */
+    size_t index;         /* index of the current item */
     int depth;            /* nesting depth of a recursive loop, counted from 0 */
     const TreeNode *node; /* NODE_FOR */
-    Scope *scope;         /* the scope outside the loop */
+    Scope *scope;         /* the scope that contains the loop */
     const List *seen;     /* the arguments of the last call to `changed`, or NULL before the first call */
 } Loop;
 
@@ -48,8 +48,8 @@ typedef struct Callable {
 } Callable;
 
 const Builtin *builtin_find(const Builtin *table, Value name);
-/* Assigns the arguments to the parameters and runs the function. `kind` is the word for the function in messages, such
- * as "filter". */
+/* Assigns the arguments to the parameters and runs the function. `kind` is what messages call the function, such as
+ * "filter". */
 Value builtin_call(Machine *, const char *kind, const Builtin *, const CallArgs *);
 /* Apply a filter or a test. An unknown name is an error. */
 Value filter_apply(Machine *, Value name, const CallArgs *);
@@ -59,7 +59,7 @@ bool test_apply(Machine *, Value name, const CallArgs *);
 
 Value access_attribute(Machine *, Value of, Value name); /* of.name */
 Value access_item(Machine *, Value of, Value key);       /* of[key] */
-/* Returns of[from:to:step]. A bound that is omitted has the value none. */
+/* Returns of[from:to:step]. An omitted bound is none. */
 Value access_slice(Machine *, Value of, Value from, Value to, Value step);
 
 /* ---- operators.c ---- */

@@ -31,8 +31,8 @@ typedef struct ChatRequest {
 } ChatRequest;
 
 /* Reads a request from a list of messages, or from an object that contains "messages" and any of "tools", "documents",
- * "chat_template", "chat_template_kwargs", "add_generation_prompt" and "continue_final_message". `out` borrows from the
- * JSON value. `where` names the source in error messages, such as "'file'". */
+ * "chat_template", "chat_template_kwargs", "add_generation_prompt" and "continue_final_message". `out` borrows memory
+ * from the JSON value. `where` names the source in error messages, such as "'file'". */
 Err chat_request(const char *where, const json_t *, ChatRequest *out);
 /* Returns the format in which a model writes tool calls for a request with tools, or NULL if the format is unknown.
  * `template` has the same meaning as in ChatRequest. */
@@ -41,6 +41,6 @@ const ToolFormat *chat_tool_format(const Chat *, const char *template);
 bool chat_has_variable(const Chat *, const ChatRequest *, const char *name);
 /* Renders a request and appends the text to `out`. `now` is the local time. */
 Err chat_render(const Chat *, const ChatRequest *, const struct tm *now, Str *out);
-/* Tokenizes rendered text. Special tokens in the text become their ids, and no further special tokens are added. See
- * tokenizer_encode_spans. */
+/* Tokenizes rendered text. Special tokens in the text are encoded as their ids, and no other special tokens are
+ * added. See tokenizer_encode_spans. */
 Err chat_encode(const Chat *, const Str *text, int32_t **ids, TokenSpan **spans, size_t *count);

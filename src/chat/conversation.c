@@ -13,7 +13,7 @@ static bool is_list_of_objects(const json_t *json) {
     return json_is_array(json);
 }
 
-/* The nesting limit for a request's values; printing a value needs the same number of additional levels. */
+/* The maximum nesting depth of a request's values; printing a value nests function calls equally deeply. */
 enum { DEEPEST = 400 };
 
 static int64_t nesting(const json_t *json) {
@@ -63,7 +63,7 @@ static Err check_keys(const char *where, const json_t *root) {
         while (i < COUNT && strcmp(key, KEYS[i])) i++;
         if (i == COUNT)
             return err_user(
-                "%s: the key %s is not known; variables of the template belong in \"chat_template_kwargs\"",
+                "%s: the key %s is unknown; put the template's variables into \"chat_template_kwargs\"",
                 where, quote(key).s);
     }
     return ERR_OK;
@@ -72,13 +72,14 @@ static Err check_keys(const char *where, const json_t *root) {
 static Err check_variables(const char *where, const json_t *variables) {
     static const char *const TAKEN[] = {"messages", "tools", "documents", "add_generation_prompt"};
     if (variables && !json_is_object(variables))
-        return err_user("%s: \"chat_template_kwargs\" must be an object with the template's variables",
-                        where);
+        return err_user(
+            "%s: \"chat_template_kwargs\" must be an object that contains the template's variables", where);
     ERR_RETURN(check_nesting(where, "chat_template_kwargs", variables));
     for (size_t i = 0; i < sizeof TAKEN / sizeof *TAKEN; i++)
         if (json_object_get(variables, TAKEN[i]))
-            return err_user("%s: \"chat_template_kwargs\" must not contain \"%s\"; move it one level up",
-                            where, TAKEN[i]);
+            return err_user(
+                "%s: \"chat_template_kwargs\" must not contain \"%s\"; move this key one level up", where,
+                TAKEN[i]);
     return ERR_OK;
 }
 
@@ -114,9 +115,9 @@ Err chat_request(const char *where, const json_t *root, ChatRequest *out) {
 
 /* ---- messages ---- */
 
-/* Copies a message without the keys whose values are null. If a message contains reasoning under one of three
- * names, the copy contains the reasoning under two of these names, "thinking" and "reasoning_content".
- * "thinking" precedes all other keys unless the message already contains this key. */
+/* Copies a message, except for keys whose values are null. If a message contains reasoning under one of three
+ * keys, the copy contains the reasoning under two of these keys, "thinking" and "reasoning_content". "thinking"
+ * precedes all other keys unless the message already contains this key. */
 static json_t *normal_message(const json_t *message) {
     static const char *const NAMES[] = {"reasoning_content", "thinking", "reasoning"};
     json_t *made = json_object(), *value, *reasoning = NULL;

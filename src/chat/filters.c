@@ -35,7 +35,7 @@ static Value trim(Machine *m, const CallArgs *a) {
     return string_strip(m, value_text(m, a->at[0]), a->at[1], STRIP_LEFT | STRIP_RIGHT);
 }
 
-/* Capitalizes each word. A word begins after whitespace or any of - ( { [ <. */
+/* Capitalizes each word. A word begins after whitespace or after any of the characters - ( { [ <. */
 static Value title(Machine *m, const CallArgs *a) {
     const Value text = value_text(m, a->at[0]);
     Str out = {0};
@@ -140,7 +140,7 @@ static Value absolute(Machine *m, const CallArgs *a) {
     const Value v = a->at[0];
     if (v.type == VALUE_FLOAT) return value_float(fabs(v.f));
     if (value_is_number(v)) return value_number(v) < 0 ? operator_negative(m, v) : value_int(value_whole(v));
-    return operator_negative(m, v); /* this call always reports an error */
+    return operator_negative(m, v); /* always reports an error here */
 }
 
 /* Reads a number as Python's float(text) or int(text, base) does. Whitespace around the number and underscores between
@@ -212,7 +212,7 @@ static Value round_number(Machine *m, const CallArgs *a) {
     const double x = value_number(v), scale = pow(10, (double)digits);
     if (!common) return value_float((up ? ceil(x * scale) : floor(x * scale)) / scale);
     char text[400];
-    /* as in Python, correctly rounded with ties to even */
+    /* as in Python, rounded correctly, with ties to even */
     snprintf(text, sizeof text, "%.*f", (int)digits, x);
     return value_float(strtod(text, NULL));
 }
@@ -294,7 +294,7 @@ static Value path_part(Value part) {
 }
 
 /* Returns the value at a path, which is a string such as "function.name" or an index. Replaces every undefined value on
- * the path with the fallback, unless the fallback is missing. */
+ * the path with the fallback, unless the fallback is VALUE_MISSING. */
 static Value path_or(Machine *m, Value v, Value path, Value fallback) {
     if (path.type != VALUE_STRING) {
         if (given(path)) v = access_item(m, v, path);
@@ -417,7 +417,7 @@ static Value sort_keys(Machine *m, Value v, Value path, bool with_case) {
     return keys;
 }
 
-/* Sorts items by keys with a stable merge sort. `at` and `spare` hold n pairs each. */
+/* Sorts items by keys with a stable merge sort. `at` and `spare` each hold n pairs. */
 static void merge_sort(Machine *m, Pair *at, Pair *spare, size_t n, bool down) {
     for (size_t width = 1; width < n; width *= 2) {
         for (size_t begin = 0; begin < n && machine_spend(m, 1); begin += 2 * width) {

@@ -13,8 +13,8 @@ static Value raise_exception(Machine *m, const CallArgs *a) {
     return UNDEFINED;
 }
 
-/* Appends the result of strftime for one conversion specifier. The time has no zone, so %z and %Z are empty, as in
- * Python. */
+/* Appends strftime's result for one conversion specifier. The time has no time zone, so %z and %Z are empty, as
+ * in Python. */
 static void add_time(Machine *m, const char *form, Str *out) {
     char text[200];
     const char last = form[strlen(form) - 1];

@@ -69,8 +69,7 @@ static size_t skip_space(const Lexer *l, size_t at) {
 
 /* ---- text between tags ---- */
 
-/* Adds the text before a tag. `sign` is the tag's - or +; any other character means that the tag has no
- * sign. */
+/* Adds the text before a tag. `sign` is the tag's - or +, or any other character if the tag has no sign. */
 static void add_data(Lexer *l, size_t end, char sign, bool is_print) {
     const size_t begin = l->at;
     size_t kept = end;
@@ -151,7 +150,7 @@ static void lex_raw(Lexer *l) {
 /* ---- tokens of a tag ---- */
 
 static void lex_escape_character(Lexer *l, Str *out, size_t *at) {
-    /* pairs of a letter after a backslash and the character that the two represent */
+    /* pairs of the letter after a backslash and the character that this escape sequence represents */
     static const char NAMES[] = "\\\\''\"\"a\ab\bf\fn\nr\rt\tv\v";
     const char c = l->s[*at];
     for (int i = 0; NAMES[i]; i += 2)
@@ -192,7 +191,8 @@ static void lex_string(Lexer *l) {
         const size_t n = utf8_next(l->s + at + 1, &c);
         if (c == '\n')
             at += 2;
-        else if (c >= 0x80) { /* Python escapes this character first, so that two backslashes become one */
+        else if (c >= 0x80) { /* Python first replaces this character with an escape sequence, and then reads
+                               * two backslashes as one */
             str_printf(&text, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
             at += 1 + n;
         } else if (strchr("\\'\"abfnrtvxuUN01234567", (int)c)) {
@@ -294,7 +294,9 @@ static void lex_operator(Lexer *l) {
     else if (opening)
         l->brackets[l->open++] = ")]}"[opening - strchr("([{", '(')];
     else if (closing && !(l->open && l->brackets[l->open - 1] == c))
-        FAIL(l, "line %d of the chat template: '%c' closes no bracket; remove it, or add the opening bracket",
+        FAIL(l,
+             "line %d of the chat template: '%c' has no opening bracket; remove it, or add the opening "
+             "bracket",
              l->line, c);
     else if (closing)
         l->open--;

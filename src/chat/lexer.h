@@ -34,7 +34,7 @@ typedef struct Token {
 
 /* Splits a source into tokens. The tokens belong to the arena. The last token is a TOKEN_END. */
 Err lexer_run(const char *source, size_t n, Arena *, Token **tokens);
-/* Returns a user error "line N of the chat template: ...". */
+/* A syntax error is reported as a user error: "line N of the chat template: ...". */
 Err lexer_error(int line, const char *fmt, va_list);
 /* Returns whether Python's str.isspace and regular expressions treat the character as whitespace. */
 bool lexer_is_space(uint32_t character);

@@ -40,7 +40,7 @@ typedef enum NodeType {
     NODE_MACRO,        /* macro value(params): list */
     NODE_CALL_BLOCK,   /* like NODE_MACRO; a is the call that receives the block */
     NODE_FILTER_BLOCK, /* list, filtered by a */
-    NODE_SCOPE,        /* list in a new scope, where params have values from outside */
+    NODE_SCOPE,        /* list in a new scope; the values of params are computed outside this scope */
     NODE_BREAK,
     NODE_CONTINUE
 } NodeType;
@@ -93,11 +93,11 @@ typedef struct Parser {
 /* ---- parser_expression.c: expressions, and functions that statements also use ---- */
 
 void parser_fail(Parser *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Reports an error: the current token is not `expected`. */
+/* Reports the error that the current token is not `expected`. */
 void parser_fail_at(Parser *, const char *expected);
 TreeNode *parser_node(Parser *, NodeType);
 void parser_push(Parser *, TreeNodes *, TreeNode *);
-/* Each function checks whether the current token matches. parser_skip and parser_expect move past a matching
+/* These functions check whether the current token matches. parser_skip and parser_expect move past a matching
  * token; parser_expect reports an error for any other token. */
 bool parser_is(const Parser *, TokenType, const char *text);
 bool parser_skip(Parser *, TokenType, const char *text);
@@ -110,9 +110,9 @@ void parser_leave(Parser *);
 TreeNode *parser_expression(Parser *);
 TreeNode *parser_operand(Parser *); /* an expression without `if` */
 TreeNode *parser_primary(Parser *); /* a name, a literal or an expression in brackets */
-TreeNode *parser_tuple(
-    Parser *, TreeNode *item(Parser *)); /* expressions with commas between them, or one expression */
-TreeNode *parser_filters(Parser *);      /* filters without an operand, such as upper | trim */
+/* Reads one expression, or several separated by commas. */
+TreeNode *parser_tuple(Parser *, TreeNode *item(Parser *));
+TreeNode *parser_filters(Parser *); /* filters without an operand, such as upper | trim */
 
 /* ---- parser.c ---- */
 

@@ -145,7 +145,7 @@ typedef struct Spec {
 } Spec;
 
 static void pad(Machine *m, const Spec *s, const char *text, size_t n, size_t sign, Str *out) {
-    const size_t length = sign + n; /* the characters of a number have one byte each */
+    const size_t length = sign + n; /* the text of a number is ASCII */
     const size_t missing = (size_t)s->width > length ? (size_t)s->width - length : 0;
     for (size_t i = 0; i < missing && !s->left && !s->zero; i++) machine_puts(m, out, " ");
     machine_add(m, out, text, sign);

@@ -113,8 +113,8 @@ static Value find_position(Machine *m, const CallArgs *a, bool last, bool requir
                               : text.s;
     if (!at && required) machine_fail(m, "index: the text does not contain the argument; use find");
     if (!at) return value_int(-1);
-    /* A slice is a copy, so its position in the whole string must be added. If the search is for an empty string,
-     * Python returns the slice's position. */
+    /* The searched slice is a copy, so its offset in the whole string must be added. If the argument is an
+     * empty string, Python returns the slice's offset. */
     int64_t from =
         a->at[2].type == VALUE_MISSING || a->at[2].type == VALUE_NONE ? 0 : int_argument(m, a, 2, 0);
     const int64_t n = value_length(m, a->at[0]);
@@ -278,7 +278,7 @@ static Value all_alnum(Machine *m, const CallArgs *a) { return all_are(m, a, is_
 static Value all_space(Machine *m, const CallArgs *a) { return all_are(m, a, lexer_is_space, false); }
 static Value all_ascii(Machine *m, const CallArgs *a) { return all_are(m, a, is_ascii, true); }
 
-/* Returns whether the text has cased letters and all cased letters have the wanted case. */
+/* Returns whether the text has cased letters and all of them have the requested case. */
 static Value has_case(Machine *m, const CallArgs *a, UProperty wanted, UProperty other) {
     bool found = false;
     for (size_t i = 0; i < a->at[0].n && machine_spend(m, 1);) {

@@ -57,7 +57,7 @@ Value string_replace(Machine *m, Value text, Value old, Value with, int64_t most
 }
 
 Value string_case(Machine *m, Value text, StringCase to) {
-    /* a conversion makes a character at most three times as long */
+    /* case conversion makes a character at most three times as long */
     const size_t most = 3 * text.n + 8;
     UErrorCode status = U_ZERO_ERROR;
     UCaseMap *map = text.n < INT32_MAX / 4 ? ucasemap_open("", 0, &status) : NULL;

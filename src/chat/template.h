@@ -1,7 +1,7 @@
-/* Interprets templates in the Jinja language, with the settings that transformers uses for chat templates. Methods that
- * change a value are hidden, and trim_blocks and lstrip_blocks are set. Templates can use `break`, `continue`,
- * `generation` blocks, raise_exception, strftime_now, and a `tojson` that does not escape HTML. The rendered text is
- * bitwise equal to transformers' rendering. An unsupported feature is an error that names the feature.
+/* Interprets Jinja templates with the settings that transformers uses for chat templates. Methods that change a value
+ * are hidden, and trim_blocks and lstrip_blocks are set. Templates can use `break`, `continue`, `generation` blocks,
+ * raise_exception, strftime_now, and a `tojson` that does not escape HTML. The rendered text is bitwise equal to
+ * transformers' rendering. If a template uses an unsupported feature, the error names the feature.
  * docs/reference/formats.md lists the supported features.
  *
  * Sources: the documentation of Jinja 3.1; chat_template_utils.py of transformers 5.24. */

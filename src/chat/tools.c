@@ -341,7 +341,7 @@ static bool enter(ToolText *t, bool end, Str *content) {
         return true;
     }
     const size_t keep = end ? 0 : begun(&t->held, marker), n = t->held.len - keep;
-    if (!t->said && first >= n && !(end && !t->calls)) return false; /* these blanks may precede a call */
+    if (!t->said && first >= n && !(end && !t->calls)) return false; /* blanks may precede a call */
     say(t, t->held.s, n, content);
     drop(t, n);
     return false;

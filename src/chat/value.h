@@ -65,7 +65,7 @@ typedef struct Dict {
     size_t n, cap;
 } Dict;
 
-/* ---- construction; the result is undefined if there is an error ---- */
+/* ---- construction; after an error, the result is undefined ---- */
 
 static inline Value value_none(void) { return (Value){.type = VALUE_NONE}; }
 static inline Value value_bool(bool b) { return (Value){.type = VALUE_BOOL, .b = b}; }
@@ -116,10 +116,10 @@ void value_fail_undefined(Machine *, Value);
 void value_fail_type(Machine *, Value, const char *needs);
 bool value_true(Value);
 bool value_equal(Machine *, Value, Value);
-/* Compares two values, and returns < 0, 0 or > 0. Values that Python cannot compare are an error. */
+/* Compares two values, and returns < 0, 0 or > 0. It is an error if Python cannot compare the values. */
 int value_order(Machine *, Value, Value);
 bool value_contains(Machine *, Value container, Value item);
-/* Returns the items as a list. The list must not be changed. Reads an iterator to its end. */
+/* Returns the items as a list. The caller must not change the list. Reads an iterator to its end. */
 const List *value_items(Machine *, Value);
 /* Returns the result of len(), which counts characters if the value is a string. */
 int64_t value_length(Machine *, Value);

@@ -30,7 +30,7 @@ typedef struct CkptItem {
     /* The item covers only parameters that have all flags in `with` and none in `without` (ParamFlags). */
     unsigned with, without;
     DType dtype; /* a floating-point type */
-    /* loading: whether to convert tensors that have another dtype; if false, another dtype is an error */
+    /* loading: whether to convert tensors whose dtype differs; if false, a different dtype is an error */
     bool convert;
     /* saving: whether the trained parameters in `flat` are sharded over data-parallel ranks; if false, they are
      * replicated */
@@ -58,9 +58,9 @@ typedef struct CkptSaveOptions {
     int64_t retain_interval;
 } CkptSaveOptions;
 
-/* Saves all parts of all parameters for each item, and rank 0's `state` (a borrowed object), and then deletes
- * old checkpoints. After an error, all earlier checkpoints still exist, and no incomplete checkpoint appears
- * to be complete. */
+/* For each item, saves all parts of all parameters. Also saves rank 0's `state` (a borrowed object), and then
+ * deletes old checkpoints. After an error, all earlier checkpoints still exist, and no incomplete checkpoint
+ * appears to be complete. */
 Err ckpt_save(const char *dir, const CkptSaveOptions *, Comm *, const Registry *, const CkptItem *,
               int n_items, const json_t *state);
 
@@ -71,7 +71,7 @@ Err ckpt_save(const char *dir, const CkptSaveOptions *, Comm *, const Registry *
 typedef struct CkptSaving CkptSaving;
 Err ckpt_save_start(const char *dir, const CkptSaveOptions *, Comm *, const Registry *, const CkptItem *,
                     int n_items, const json_t *state, CkptSaving **out);
-/* Returns whether the writer threads of all ranks have finished, so that ckpt_save_finish will not wait. */
+/* Returns whether all ranks' writer threads have finished, in which case ckpt_save_finish does not wait. */
 bool ckpt_save_is_written(const CkptSaving *);
 Err ckpt_save_finish(CkptSaving *);
 /* Returns the size of the copy that ckpt_save_start makes on this rank. */

@@ -160,8 +160,8 @@ Err folder_clean(const char *dir) {
     return remove_all(dir, ASIDE);
 }
 
-/* Renames `from` to `to`. If `to` exists, exchanges the two folders atomically if the file system supports
- * such an exchange. If exchanges are not supported, first renames the old `to` to `aside`, which folder_clean
+/* Renames `from` to `to`. If `to` exists and the file system supports atomic exchanges, exchanges the two
+ * folders atomically. If exchanges are not supported, first renames the old `to` to `aside`, which folder_clean
  * later deletes. */
 static Err replace(const char *from, const char *to, const char *aside) {
     if (file_exists(to)) {

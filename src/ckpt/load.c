@@ -49,23 +49,25 @@ static int64_t first_not_less(const Manifest *m, const CkptTensor *key) {
 /* Returns what to do about a tensor that does not fit the model. */
 static const char *remedy(const Ckpt *c) {
     return c->remedy ? c->remedy
-                     : "use a checkpoint of the same model, or its options (--use-checkpoint-args)";
+                     : "use a checkpoint of the same model, or use the checkpoint's options "
+                       "(--use-checkpoint-args)";
 }
 
 static Err check_match(const Ckpt *c, const CkptTensor *has, const CkptTensor *want, bool convert) {
     if (param_is_fp8_state(want->name) && has->global[1] != want->global[1])
-        return err_user("'%s' has FP8 amaxes for %lld steps, but this run keeps %lld; start "
-                        "it with --fp8-amax-history-len %lld",
+        return err_user("'%s' contains FP8 amaxes for %lld steps, but this run keeps %lld steps; set "
+                        "--fp8-amax-history-len %lld",
                         c->folder, (long long)has->global[1] - 1, (long long)want->global[1] - 1,
                         (long long)has->global[1] - 1);
     if (has->ndim != want->ndim || has->global[0] != want->global[0] || has->global[1] != want->global[1])
-        return err_user("'%s': tensor %s is stored as [%lld, %lld], but the model has [%lld, %lld]; %s",
-                        c->folder, ckpt_title(want).s, (long long)has->global[0], (long long)has->global[1],
-                        (long long)want->global[0], (long long)want->global[1], remedy(c));
+        return err_user(
+            "'%s': tensor %s has the shape [%lld, %lld], but in this model it has the shape [%lld, %lld]; %s",
+            c->folder, ckpt_title(want).s, (long long)has->global[0], (long long)has->global[1],
+            (long long)want->global[0], (long long)want->global[1], remedy(c));
     if (has->dtype != want->dtype && !convert)
         return err_user(
-            "'%s': tensor %s is stored as %s, but this run keeps it as %s; use the --lane, --exp-avg-dtype "
-            "and --exp-avg-sq-dtype of the saved run, or omit the optimizer state with --no-load-optim",
+            "'%s': tensor %s is stored as %s, but this run stores it as %s; use the saved run's --lane, "
+            "--exp-avg-dtype and --exp-avg-sq-dtype, or omit the optimizer state with --no-load-optim",
             c->folder, ckpt_title(want).s, dtype_name(has->dtype), dtype_name(want->dtype));
     return ERR_OK;
 }
@@ -105,7 +107,7 @@ static Err match_part(Plan *plan, Param *p, int part, const CkptItem *item) {
             "--no-load-optim",
             plan->ckpt->folder, ckpt_title(&want).s);
     if (end == first)
-        return err_user("'%s' has no tensor %s, but the model has it; %s", plan->ckpt->folder,
+        return err_user("'%s' has no tensor %s, but the model needs it; %s", plan->ckpt->folder,
                         ckpt_title(&want).s, remedy(plan->ckpt));
     ERR_RETURN(check_match(plan->ckpt, &m->tensors[first], &want, item->convert));
     add_overlaps(plan, (Overlap){.param = p, .part = part, .item = item}, &m->tensors[first], end - first);

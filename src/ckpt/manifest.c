@@ -35,7 +35,7 @@ void manifest_free(Manifest *m) {
 }
 
 CkptTensor *manifest_add(Manifest *m) {
-    if (!(m->count & (m->count - 1))) /* the capacity doubles at every power of two */
+    if (!(m->count & (m->count - 1))) /* the capacity doubles whenever the count reaches a power of two */
         m->tensors = mem_grow(m->tensors, (size_t)m->count * 2 + 1, sizeof *m->tensors);
     CkptTensor *t = &m->tensors[m->count++];
     *t = (CkptTensor){0};
@@ -256,7 +256,7 @@ static Err parse_root(Manifest *m, const char *path, const json_t *root) {
     if (!get_size(root, "schema", &schema)) return bad(path, "there is no schema number");
     if (schema != SCHEMA)
         return err_user("'%s' has schema %lld, but this program reads schema %d; use the version of Isotron "
-                        "that wrote it",
+                        "that wrote the checkpoint",
                         path, (long long)schema, SCHEMA);
     m->state = json_incref(json_object_get(root, "state"));
     if (!get_size(root, "iteration", &m->iteration) || !json_is_object(m->state))

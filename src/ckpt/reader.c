@@ -94,7 +94,7 @@ Err open_check(const Ckpt *c, const CkptTensor *t) {
     ERR_RETURN(map_file(c, t->file));
     Hash128 h = hash128(ckpt_tensor_bytes(c, t), (size_t)t->bytes);
     if (h.hi == t->hash.hi && h.lo == t->hash.lo) return ERR_OK;
-    return err_user("'%s/%s' is damaged: tensor %s does not have the bytes that were saved", c->folder,
+    return err_user("'%s/%s' is damaged: the bytes of tensor %s do not match its hash", c->folder,
                     c->manifest.files[t->file].name, ckpt_title(t).s);
 }
 
@@ -103,7 +103,7 @@ static Err check_all_bytes(const Ckpt *c) {
     return ERR_OK;
 }
 
-/* Extends an error about a damaged checkpoint with the name of the newest other checkpoint that is intact. */
+/* Extends an error about a damaged checkpoint with the name of the newest intact checkpoint. */
 static Err advise(Err e, const char *dir, int64_t damaged) {
     int64_t *all, n, found = -1;
     ckpt_list(dir, &all, &n);

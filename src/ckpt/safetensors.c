@@ -12,7 +12,7 @@
 #include "base/str.h"
 #include "base/text.h"
 
-enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100000000 /* the limit of the format */ };
+enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100000000 /* the format's limit */ };
 
 typedef struct SafeFile {
     char *name; /* file name in the index's folder, or NULL if there is only one file */
@@ -211,8 +211,9 @@ static Err open_mapped(Safetensors *s, const char *path, const json_t *map) {
     json_object_foreach((json_t *)map, tensor, value) {
         const char *file = json_string_value(value);
         if (!file || !*file || strchr(file, '/'))
-            return err_user("'%s': weight_map names no file in its folder for tensor %s; download it again",
-                            path, quote(tensor).s);
+            return err_user(
+                "'%s': weight_map must map tensor %s to a file in the same folder; download it again", path,
+                quote(tensor).s);
         if (is_open(s, file)) continue;
         ERR_RETURN(open_one(
             s, arena_printf(s->arena, "%.*s%s", slash ? (int)(slash - path + 1) : 0, path, file), file));
@@ -220,11 +221,11 @@ static Err open_mapped(Safetensors *s, const char *path, const json_t *map) {
     qsort(s->tensors, (size_t)s->count, sizeof *s->tensors, by_name);
     json_object_foreach((json_t *)map, tensor, value) {
         if (!safetensors_find(s, tensor))
-            return err_user("'%s' names tensor %s, but no file contains it; download the folder again", path,
+            return err_user("'%s' lists tensor %s, but no file contains it; download the folder again", path,
                             quote(tensor).s);
     }
     if ((int64_t)json_object_size(map) != s->count)
-        return err_user("'%s' names %zu tensors, but the files have %lld; download the folder again", path,
+        return err_user("'%s' lists %zu tensors, but the files contain %lld; download the folder again", path,
                         json_object_size(map), (long long)s->count);
     return ERR_OK;
 }

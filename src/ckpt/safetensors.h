@@ -41,8 +41,8 @@ const Tensor *safetensors_find(const Safetensors *, const char *name);
 /* Returns the name that the file uses for a tensor's dtype. safetensors_find must have returned the tensor. */
 const char *safetensors_dtype(const Tensor *);
 
-/* Returns the bytes of tensors[i], which are valid until the next call. Such a function lets a caller write a
- * file whose tensors do not all fit in memory. */
+/* Returns the bytes of tensors[i], which are valid until the next call. With a function of this type, a caller
+ * can write a file whose tensors do not all fit in memory. */
 typedef const void *SafeBytesFn(void *arg, int64_t i);
 /* Writes a file and replaces `path` atomically. Tensors must be contiguous. If `bytes` is not NULL, it provides the
  * tensors' data. Tensors are written in the safetensors library's order: widest dtype first, then by name. The same

@@ -187,7 +187,8 @@ static Str texts_of_all(Comm *comm, Str mine) {
     return all;
 }
 
-/* Adds all ranks' files to the manifest. Returns all ranks' entries on rank 0, and an empty text on other ranks. */
+/* Adds all ranks' files to the manifest. Returns all ranks' entries on rank 0, and an empty string on other
+ * ranks. */
 static Str collect(CkptSaving *s) {
     Manifest *m = &s->mine;
     const int world = s->comm ? comm_world(s->comm) : 1;

@@ -55,7 +55,8 @@ typedef struct Boxes {
     int64_t n;
 } Boxes;
 
-/* Adds a box. If the last box on the list has the same columns and ends at the previous row, extends it instead. */
+/* Adds a box. If the last box on the list has the same columns and ends at the previous row, extends that box
+ * instead. */
 static void shard_boxes_add(Boxes *list, Box b) {
     Box *last = list->n ? &list->at[list->n - 1] : NULL;
     if (last && last->offset[1] == b.offset[1] && last->shape[1] == b.shape[1] &&

@@ -8,8 +8,8 @@
 int64_t held_boxes(const Param *, int part, const CkptItem *, Box **boxes);
 /* Returns the index in item->flat of the part's element [row, column], which must be in one of the boxes. */
 int64_t held_at(const Param *, int part, const CkptItem *, int64_t row, int64_t column);
-/* Returns the number of the box's rows, starting at `row`, that are contiguous in item->flat. The number is
- * limited so that these rows occupy at most VIEW_BYTES bytes, but is at least 1. */
+/* Returns how many of the box's rows, starting at `row`, are contiguous in item->flat. The result is at least
+ * 1; otherwise, it is limited so that the rows occupy at most VIEW_BYTES bytes. */
 int64_t held_run(const Param *, int part, const CkptItem *, const Box *, int64_t row);
 /* Returns whether the item contains elements of this parameter. A parameter that is not trained has no optimizer
  * state. */

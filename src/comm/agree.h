@@ -4,8 +4,8 @@
 #include "base/err.h"
 #include "comm/comm.h"
 
-/* Returns, on every rank, the error of the lowest rank that has one, so that all ranks take the same branch.
- * Every rank must call this function. A NULL Comm means that there is only one rank. */
+/* Returns, on every rank, the error from the lowest rank that has an error, so that all ranks take the same
+ * branch. Every rank must call this function. A NULL Comm means that there is only one rank. */
 Err comm_agree(Comm *, Err);
 
 /* Returns the index of the first of n numbers that differs between ranks, or -1 if all ranks have equal numbers. Every

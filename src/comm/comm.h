@@ -19,8 +19,8 @@
  *
  * It is a fault if a member does not start an operation within the deadline, or starts it with a different kind, count,
  * dtype or site. If ranks run as processes, it is also a fault if a process ends early or stops running. The fault
- * report contains the group, the sequence number, each rank's state, and this rank's flight recorder. Then all
- * processes in the world end (exit status 3, ERR_INFRA). */
+ * report contains the group, the sequence number, each rank's state, and this rank's flight recorder. After the report,
+ * all processes in the world end (exit status 3, ERR_INFRA). */
 #pragma once
 
 #include <stdio.h>
@@ -106,7 +106,7 @@ int comm_world(const Comm *);
 Group comm_everyone(const Comm *); /* the group of all ranks, in order */
 
 typedef struct CommDeviceOptions {
-    const char *library; /* the file name of NCCL; NULL means whichever library the loader finds */
+    const char *library; /* file name of the NCCL library; NULL means the library that the loader finds */
     bool required;       /* whether staging of GPU memory is a user error */
     int most_blocks;     /* maximum number of thread blocks per NCCL kernel; 0 if NCCL chooses the number */
     /* whether comm_register will be called; if so, a library that lacks windows is a user error */
@@ -118,12 +118,12 @@ typedef struct CommDeviceOptions {
 void comm_describe_host(const Comm *, char text[200]);
 /* Selects the transport for memory of `device`: NCCL if no two ranks share a GPU and NCCL can be loaded, and
  * staging otherwise. All ranks must call this function with the same options, and all ranks get the same
- * result. Returns a user error if a named library cannot be used, or if the version of NCCL differs between
+ * result. Returns a user error if a specified library cannot be used, or if NCCL's version differs between
  * ranks. `text` describes the transport and the reason. Call comm_close_device before the device is freed. A
  * NULL Comm means that there is only one rank. */
 Err comm_open_device(Comm *, Device *, const CommDeviceOptions *, char text[200]);
-/* Checks that comm_open_device accepts this library; `discrete` states whether the device is discrete. The
- * library stays loaded. */
+/* Returns an error if comm_open_device would reject this library; `discrete` states whether the device is
+ * discrete. The library stays loaded. */
 Err comm_check_library(const char *library, bool discrete);
 /* All ranks must call this function. The call returns when all ranks have closed the transport. */
 void comm_close_device(Comm *);
@@ -199,21 +199,20 @@ bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err *error);
 /* ---- exposed communication ---- */
 
 /* `exposed` is how long this rank's computation waits for operations. For NCCL, this is the time that the
- * device waits; for other transports, it is the time that the host spends in comm_start and comm_wait. A
- * staged operation first waits for the device, so that this time excludes earlier work on the device.
- * `flight` is how long operations take, including waits for members that start late. NCCL on GPUs measures
- * this time on the operation's stream; other transports measure it from comm_start until comm_wait
- * returns. */
+ * device waits; for other transports, it is the time that the host spends in comm_start and comm_wait. A staged
+ * operation first waits for the device, so that the exposed time excludes earlier work on the device. `flight`
+ * is how long operations take, including waits for members that start late. NCCL on GPUs measures the flight
+ * time on the operation's stream; other transports measure it from comm_start until comm_wait returns. */
 typedef struct CommProfile {
     OpProfile exposed, flight;
     /* number of bytes that a ring algorithm would send from this rank (nccl-tests' bus bytes) */
     double bytes;
 } CommProfile;
 
-/* Starts to add the times of this rank's operations to profile[axes of the group] (mesh_axes_text).
- * Operations in a CUDA graph are not counted. The sums are complete after device_wait. A NULL profile ends
- * the measurement. If `computes` is not NULL, an operation in host memory first waits for this device, so
- * that the exposed time excludes the device's work. */
+/* Starts adding the times of this rank's operations to profile[axes of the group] (mesh_axes_text). Operations
+ * in a CUDA graph are not counted. The sums are complete after device_wait. A NULL profile ends the
+ * measurement. If `computes` is not NULL, an operation in host memory first waits for this device, so that the
+ * exposed time excludes the device's work. */
 enum { COMM_PROFILE = 1 << AXES };
 void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 
@@ -222,7 +221,8 @@ void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 /* Records the communicators that NCCL would open on this rank for an operation on GPU memory, without
  * starting the operation. The Comm must come from comm_null. */
 void comm_plan(Comm *, const CommCall *);
-/* Returns the number of open communicators or, if `open` is false, of those that comm_plan has recorded. */
+/* Returns the number of open communicators or, if `open` is false, the number of communicators that comm_plan
+ * has recorded. */
 int comm_communicators(const Comm *, bool open);
 /* Returns the number of ranks on a host. If ranks run as threads, this is the total number of ranks; if they run as
  * processes, it is the number that the launcher reports. If the launcher reports none, or with comm_null, returns 8,

@@ -60,8 +60,8 @@ typedef struct Wire {
     /* Waits briefly for a message, after `tries` failed attempts to receive one. Another thread may call the wire
      * during the wait. */
     void (*rest)(void *wire, int tries);
-    /* Returns the time (clock_ns) at which the last bytes from a rank arrived. If NULL, only the times of announcements
-     * are known. */
+    /* Returns the time (clock_ns) at which the last bytes from a rank arrived. If this function is NULL, only the times
+     * of announcements are known. */
     int64_t (*heard)(void *wire, int rank);
     const char *(*lost)(void *wire, int rank); /* returns the reason why a rank is LOST */
     void (*end)(void *wire);                   /* ends all processes; this process ends with ERR_INFRA */
@@ -124,7 +124,7 @@ typedef struct Processes {
     bool *returned;         /* [world] */
     CommWitness *witness;   /* [world], states received from the ranks */
     bool *answered;         /* [world], whether the rank has answered ASKS */
-    int64_t heard_ns;       /* time of the watched rank's last sign of life; 0 if there was none yet */
+    int64_t heard_ns;       /* time of the watched rank's last message; 0 if there was none yet */
     int lost;               /* a rank that was lost before its function returned, or -1 if there is none */
     int64_t lost_ns;        /* time at which the rank `lost` was lost */
     bool ending;            /* whether this rank is about to print a fault report */
@@ -147,11 +147,11 @@ bool watch_take_announcements(Comm *); /* returns true if any announcements have
 void watch_say(const Comm *, Say, int to);
 /* Waits for messages. The caller must hold the lock, which is released during the wait. */
 void watch_rest(Processes *, int tries);
-/* Ends the world if an operation waits for a member that has returned. */
+/* Aborts the run if an operation waits for a member that has returned. */
 void watch_check_returned(Comm *, const Exchange *);
-/* Ends the world if an operation waits for a lost rank. */
+/* Aborts the run if an operation waits for a lost rank. */
 void watch_check_lost(Comm *, const Exchange *);
-/* Ends the world with a report, which is about an operation unless the CommWork is NULL. */
+/* Aborts the run with a report, which is about an operation unless the CommWork is NULL. */
 _Noreturn void watch_end_world(Comm *, const CommWork *, bool *arrived, const char *why);
 /* Implements CommTransport.end. */
 _Noreturn void watch_end(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);

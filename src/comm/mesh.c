@@ -4,7 +4,8 @@
 
 #include "base/fault.h"
 
-/* The axes of each view, in order, starting with the fastest. The expert view has no context-parallel axis. */
+/* The axes of each view, in order, starting with the fastest-varying axis. The expert view has no
+ * context-parallel axis. */
 static const Axis DENSE[] = {AXIS_TP, AXIS_CP, AXIS_DP, AXIS_PP};
 static const Axis EXPERT[] = {AXIS_ETP, AXIS_EP, AXIS_EDP, AXIS_PP};
 

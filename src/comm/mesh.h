@@ -1,6 +1,6 @@
 /* The mesh of ranks. Named axes form two views of the same ranks, dense (tp cp dp pp) and expert (etp ep edp pp), and a
  * mask of axes selects a group. Ranks are ordered as in Megatron-LM's RankGenerator (core/parallel_state.py):
- * tp-cp-ep-dp-pp, where the leftmost axis is the fastest. */
+ * tp-cp-ep-dp-pp, where the leftmost axis varies fastest. */
 #pragma once
 
 typedef enum Axis { AXIS_TP, AXIS_CP, AXIS_DP, AXIS_PP, AXIS_ETP, AXIS_EP, AXIS_EDP, AXES } Axis;
@@ -19,7 +19,7 @@ typedef struct Mesh {
 typedef struct Group {
     int size, rank; /* the number of members, and the index of this rank */
     int first, n_axes;
-    int axis_size[4], axis_stride[4]; /* a rank of the group is first + sum of coordinate * stride */
+    int axis_size[4], axis_stride[4]; /* a member's rank is first + the sum of coordinate * stride */
     /* mask of the group's axes that have more than one rank; 0 if there is no such axis, or if the group is
      * simplified */
     unsigned axes;
@@ -28,7 +28,8 @@ typedef struct Group {
 /* Creates a mesh. The world must have tp*cp*dp*pp = etp*ep*edp*pp ranks. dp and edp are derived, and may be 0 in
  * `size`. Inconsistent sizes are a fault, because the option rules would have rejected them earlier. */
 Mesh mesh_make(int world, int rank, const int size[AXES]);
-/* Returns the group of ranks that differ from this one only in the mask's axes, in axis order. */
+/* Returns the group of ranks whose coordinates differ from this rank's only along the mask's axes, in axis
+ * order. */
 Group mesh_group(const Mesh *, unsigned mask);
 const char *axis_name(Axis); /* such as "tp" */
 /* Formats a mask as "tp" or "tp-cp", or as "world" if it has no axes. */

@@ -21,7 +21,7 @@ static const char *text_of(const char *name) {
     return text && *text ? text : NULL;
 }
 
-/* Returns the variable's value, a number >= 0, or -1 if the variable is not set or invalid. */
+/* Returns the variable's value, a number >= 0, or -1 if the variable is unset or invalid. */
 static int number_of(const char *name) {
     const char *text = text_of(name);
     char *end;
@@ -29,7 +29,7 @@ static int number_of(const char *name) {
     return text && !*end && x >= 0 && x <= 1 << 20 ? (int)x : -1;
 }
 
-/* Returns the first of these variables that is set. */
+/* Returns the value of the first listed variable that is set. */
 static int first_of(Names names) {
     for (int i = 0; i < 4 && names[i]; i++)
         if (text_of(names[i])) return number_of(names[i]);

@@ -1,6 +1,6 @@
 /* A wire (exchange.h) that uses TCP. Each pair of processes has a connection, which transfers frames. A frame consists
- * of a head and its data. Small data are sent immediately; a receiver that does not expect them yet stores them. Large
- * data are sent only after the receiver has announced that it expects them, and are received directly into their
+ * of a header and its data. Small data are sent immediately; a receiver that does not expect them yet stores them.
+ * Large data are sent only after the receiver has announced that it expects them, and are received directly into their
  * destination, so processes do not store large amounts of unexpected data. */
 #include "comm/tcp.h"
 
@@ -27,13 +27,13 @@ typedef enum FrameKind { FRAME_SAY = 1, FRAME_DATA, FRAME_EXPECTS } FrameKind;
 
 typedef struct Frame {
     int32_t kind, tag;
-    int64_t bytes; /* number of bytes after the head; 0 for FRAME_EXPECTS */
+    int64_t bytes; /* number of bytes after the header; 0 for FRAME_EXPECTS */
 } Frame;
 
 struct WireMessage {
     Frame head;
     char *at;
-    size_t moved; /* number of bytes sent so far (head and data), or received so far (data) */
+    size_t moved; /* number of bytes sent so far (header and data), or received so far (data) */
     bool done;
     /* whether the wire allocated the message and frees it when complete; `at` then points directly after the
      * structure */
@@ -214,7 +214,7 @@ static bool tcp_done(void *wire, WireMessage *m) {
     return done;
 }
 
-/* Handles a frame's head. Returns false if the head is not valid. */
+/* Handles a frame's header. Returns false if the header is not valid. */
 static bool begin_frame(Tcp *t, int rank, const Frame *f) {
     Peer *p = &t->peer[rank];
     WireMessage *m;
@@ -237,8 +237,8 @@ static bool begin_frame(Tcp *t, int rank, const Frame *f) {
     return true;
 }
 
-/* Handles a frame that has arrived completely. If its data are small, this rank may have begun to expect them in the
- * meantime. */
+/* Handles a frame that has arrived completely. If the frame's data are small, this rank may have begun to expect
+ * them in the meantime. */
 static void end_frame(Tcp *t, int rank) {
     Peer *p = &t->peer[rank];
     WireMessage *m = p->coming, *expected = NULL;
@@ -354,7 +354,7 @@ static const char *tcp_lost(void *wire, int rank) {
 }
 
 /* Sends the remaining data, and reads until the other processes have closed their ends. If this end closed earlier,
- * bytes could still arrive, and the connection would lose undelivered data. */
+ * data that arrive later would reset the connection, and undelivered data would be lost. */
 static void close_all(Tcp *t, int64_t patience_ns) {
     const int64_t until = clock_ns() + patience_ns;
     bool *shut = mem_zero((size_t)t->world, sizeof *shut);

@@ -3,8 +3,8 @@
  * secret number. Then every process connects to all lower-numbered processes. All pairs connect in advance, because the
  * first operation (comm_agree) involves all ranks.
  *
- * Any program can connect to a port. A connection (a guest) is accepted only if it sends the hello of a process in this
- * run. Other connections are closed. All messages have a fixed length. */
+ * Any program can connect to a port. A connection (a guest) is accepted only if it sends a hello message from a process
+ * in this run. Other connections are closed. All messages have a fixed length. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -56,7 +56,7 @@ typedef struct Place {
     unsigned char address[16];
 } Place;
 
-/* A connection whose hello is not complete. */
+/* A connection whose hello message is not complete. */
 typedef struct Guest {
     int socket;
     size_t have;
@@ -96,7 +96,7 @@ static int ms_until(int64_t until) {
     return ms < 0 ? 0 : ms > 1000 ? 1000 : (int)ms;
 }
 
-/* Sends or receives all bytes. Returns false if the connection ends or the time limit passes. */
+/* Sends or receives all bytes. Returns false if the connection ends or the time limit expires. */
 static bool move_all(int socket, void *bytes, size_t n, bool out, int64_t until) {
     for (size_t at = 0; at < n;) {
         struct pollfd p = {.fd = socket, .events = out ? POLLOUT : POLLIN};
@@ -323,7 +323,7 @@ static Err not_all_came(const Meeting *m, double waited_s) {
     return e;
 }
 
-/* Returns the number of a process that has already ended, or -1 if there is none. */
+/* Returns the index of a process that has already ended, or -1 if there is none. */
 static int who_left(const Meeting *m, struct pollfd *p) {
     int n = 0;
     for (int r = 0; r < m->own.world; r++)

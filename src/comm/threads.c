@@ -102,7 +102,7 @@ static void threads_warn(Comm *c, const CommKey *key, int64_t seq, const CommFac
     free(arrived);
 }
 
-/* Checks that a new member's description of the operation matches those from the members that have arrived. One
+/* Checks that a new member's description of the operation matches the descriptions from earlier members. One
  * comparison suffices, except for an all-to-all's pairwise counts. */
 static void check_alike(const Comm *c, const Queue *q, const Meeting *m, const CommWork *w) {
     char why[512];

@@ -1,7 +1,8 @@
 /* Declarations for the transports: the endpoint and its channels, operations, records and reports.
  *
  * A channel is one sequence of operations: a group's collectives, or the messages from one member of a group to
- * another. Its members are numbered 0 .. members-1. In a message channel, the sender is 0 and the receiver is 1. */
+ * another. A channel's members are numbered 0 .. members-1. In a message channel, the sender is 0 and the receiver
+ * is 1. */
 #pragma once
 
 #include <pthread.h>
@@ -165,8 +166,8 @@ CommKey comm_key(const CommCall *, bool device);
 
 /* ---- moving elements ---- */
 
-/* Sets out[0, n) to the reduction of in[i][at, at + n) over the members i, in order. `out` may alias one of these
- * parts. MAX and MIN are NaN if an operand is NaN. */
+/* Sets out[0, n) to the reduction of in[i][at, at + n) over the members i, in order. `out` may alias one of the
+ * members' parts. MAX and MIN are NaN if an operand is NaN. */
 void comm_reduce(CommReduction, DType, const void *const *in, int members, int64_t at, int64_t n, void *out);
 
 /* Returns the number of units into which an operation can be split. All buffers of the operation must be in
@@ -182,7 +183,7 @@ void comm_move(const CommWork *const *work, int members, int64_t begin, int64_t 
 /* The facts that are known about a rank when the run is aborted. */
 typedef struct CommWitness {
     const char *status; /* such as "is running" */
-    bool any;           /* whether the rank has started an operation; if so, `last` is the most recent */
+    bool any;           /* whether the rank has started an operation; if so, `last` is the newest */
     CommRecord last;
     bool is_in; /* whether the last operation is unfinished */
     /* true if the rank has not answered a query; such a rank is reported even if it has started the
@@ -190,9 +191,9 @@ typedef struct CommWitness {
     bool silent;
 } CommWitness;
 
-/* Prints a report with one write, so that reports from several processes do not mix. The report contains the error, the
- * ranks that have started the operation (`arrived` [members]), the others' states (`witness` [world]), and this rank's
- * flight recorder. A NULL key means that the error is not about an operation. */
+/* Prints a report with a single write, so that reports from several processes do not mix. The report contains the
+ * error, the ranks that have started the operation (`arrived` [members]), the others' states (`witness` [world]), and
+ * this rank's flight recorder. A NULL key means that the error is not about an operation. */
 void comm_report(const Comm *, const char *why, const CommKey *, int64_t seq, const CommFacts *,
                  const bool *arrived, const CommWitness *witness);
 /* Prints a warning that the operation waits for members that are late. Only the first waiting member prints the

@@ -1,6 +1,6 @@
 /* Detects that a process has stopped or ended. The processes form a ring. Each process sends heartbeats to the previous
  * rank and watches the next rank. If some processes run and others do not, at least one running process watches a
- * stopped process. The watching process requests all others' states and prints a report.
+ * stopped process. The watching process requests the states of all other processes and prints a report.
  *
  * This file and exchange.c call each other: the watch passes announcements of operations to exchange.c, and
  * waiting operations poll the watch. */
@@ -215,7 +215,7 @@ static bool waits_for(const Processes *p, const Exchange *x, int rank) {
     return waits && !p->returned[rank];
 }
 
-/* Ends the world because a process has left the world. */
+/* Aborts the run because a process has left the world. */
 static _Noreturn void end_without(Comm *c, int rank, const char *why) {
     const Processes *p = c->host_state;
     const Exchange *x = p->active;

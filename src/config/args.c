@@ -117,8 +117,8 @@ static bool find(const Args *a, const char *key, size_t len, Match *out) {
     return false;
 }
 
-/* Returns our name for an option that other programs call `key`. Returns NULL if there is no such name, or if
- * no table contains the option. */
+/* Returns Isotron's name for an option that other programs call `key`. Returns NULL if there is no such name,
+ * or if no table contains the option. */
 static const char *renamed(const Args *a, const char *key, size_t len) {
     static const struct {
         const char *theirs, *ours;
@@ -203,7 +203,7 @@ void args_note(Args *a, const char *fmt, ...) {
     va_end(args);
 }
 
-/* Where a value comes from, as prefixes for messages. For the command line, `where` is "" and `dash` is "--". For a
+/* The source of a value, as prefixes for messages. For the command line, `where` is "" and `dash` is "--". For a
  * file, `where` is text such as "run.conf:12: " and `dash` is "". */
 typedef struct Source {
     const char *where, *dash;
@@ -243,7 +243,7 @@ static void imply(Args *a, const Match *m, void *field, bool on) {
     str_free(&now);
 }
 
-/* Translates Megatron-LM's values to ours. Returns the values to set, or none if any value is refused. */
+/* Translates Megatron-LM's values to Isotron's. Returns the values to set, or none if any value is refused. */
 static TextList translate(Args *a, const Match *m, const char *const *words, int64_t n) {
     TextList left = {arena_alloc(a->arena, (size_t)n * sizeof *left.at), 0};
     const int name = (int)m->spelling.len;
@@ -325,7 +325,7 @@ static const ArgTable *find_foreign(const Args *a, const char *key, size_t len, 
     return NULL;
 }
 
-/* Handles another program's option. `value` is its first value, or NULL. */
+/* Handles another program's option. `value` is the option's first value, or NULL. */
 static void use_foreign(Args *a, Source src, const ForeignOption *o, const char *value) {
     const int len = (int)o->len;
     if (!o->arity && value && (!strcmp(value, "false") || !strcmp(value, "False"))) return;
@@ -676,6 +676,6 @@ Err args_end(Args *a) {
     if (!a->num_problems) return ERR_OK;
     int first = (int)strcspn(a->problems.s, "\n");
     if (a->num_problems == 1) return err_user("%.*s", first, a->problems.s);
-    return err_user("%lld problems with the options, the first: %.*s", (long long)a->num_problems, first,
+    return err_user("%lld problems with the options; the first is: %.*s", (long long)a->num_problems, first,
                     a->problems.s);
 }

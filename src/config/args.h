@@ -49,7 +49,7 @@ static inline int64_t i64_or(int64_t v, int64_t fallback) { return i64_is_set(v)
 static inline double f64_or(double v, double fallback) { return f64_is_set(v) ? v : fallback; }
 
 typedef enum ArgType {
-    ARG_GROUP, /* not an option, but the start of a group titled `names` */
+    ARG_GROUP, /* the start of a group of options; `names` is the group's title */
     ARG_FLAG,  /* a bool that is off unless the option is given */
     ARG_OFF,   /* a bool that is on unless the option is given, such as --no-... and --disable-... */
     ARG_I64,
@@ -81,8 +81,8 @@ typedef struct Arg {
         .help = text, __VA_ARGS__                                                                            \
     }
 
-/* Options of another program (Megatron-LM). Some are accepted, so that Megatron-LM's command lines run
- * unchanged; others are refused with a reason. Foreign options set no field. */
+/* Options of another program (Megatron-LM). Some foreign options are accepted, so that Megatron-LM's command
+ * lines run unchanged; others are refused with a reason. Foreign options set no field. */
 typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
 /* Where foreign options are accepted: on the command line and in a file (READ), only on the command line (ON_LINE), or
  * nowhere (UNUSED). In a file, foreign options that are not accepted are skipped. */
@@ -91,7 +91,8 @@ typedef struct Foreign {
     ForeignKind kind;
     /* If `option` is NULL, `words` contains foreign options such as "flag value= list+ value=this,that". The
      * last of these options accepts only the values `this` and `that`. If `option` is not NULL, `words`
-     * contains foreign values of our option `option`; they are translated to `ours` ("" means ignored). */
+     * contains foreign values of Isotron's option `option`; they are translated to `ours` ("" means
+     * ignored). */
     const char *option, *ours, *words;
     const char *reason; /* complete sentences; they include the remedy if the option is refused */
 } Foreign;
@@ -110,7 +111,8 @@ typedef struct ArgTable {
     int use;
     const char *command;   /* the command's name, for messages */
     void *target;          /* the struct that holds the fields */
-    unsigned char *given;  /* [count], 0 if an option has its default; NULL = the parser allocates it */
+    unsigned char *given;  /* [count], 0 if an option has its default; if NULL, the parser allocates the
+                            * array */
     struct Choice *chosen; /* [count], the last spelling of each option (set by the parser) */
 } ArgTable;
 
@@ -201,7 +203,7 @@ typedef struct ForeignOption {
 } ForeignOption;
 bool foreign_find(const ArgTable *, const char *key, size_t len, ForeignOption *out);
 bool foreign_allows(const ForeignOption *, const char *value);
-/* Returns the row that translates or refuses a value of our option, or NULL if there is none. */
+/* Returns the row that translates or refuses a value of an Isotron option, or NULL if there is none. */
 const Foreign *foreign_value(const ArgTable *, const Arg *, const char *value);
 void foreign_use(Args *, const Foreign *, const char *option);
 /* Returns whether a and b are the same name. `_` is equivalent to `-`. */

@@ -1,5 +1,5 @@
-/* Checks ranges (options.def) and rules (rules.def). Reports all violations as errors, and given options
- * without effect as notes. */
+/* Checks ranges (options.def) and rules (rules.def). Reports all violations as errors, and options that are
+ * given but have no effect as notes. */
 #include "config/config.h"
 
 #include <ctype.h>
@@ -111,7 +111,7 @@ static bool even_rotary(const Config *c) {
 
 static bool valid_window(const Config *c) {
     const I64List *w = &c->window_size;
-    if (c->model != MODEL_gpt) return true; /* other rules refuse a window in these models */
+    if (c->model != MODEL_gpt) return true; /* other rules reject a window in these models */
     const int64_t most = 1 << 30;           /* the limit of max_position_embeddings */
     return w->count == 0 ||
            (w->count == 2 && w->at[0] >= -1 && w->at[0] <= most && (w->at[1] == 0 || w->at[1] == -1));
@@ -412,8 +412,8 @@ static void clamp_to_range(Config *c, int option) {
         *whole = (int64_t)r.high;
 }
 
-/* Returns the least common multiple of two numbers: the ranks that share a copy of the dense parameters, and the ranks
- * that share a copy of the experts. */
+/* Returns the least common multiple of two numbers of ranks: those that share a copy of the dense parameters, and
+ * those that share a copy of the experts. */
 static int64_t fitting_ranks(const Config *c) {
     const int64_t dense = config_model_ranks(c), experts = expert_ranks(c);
     int64_t a = dense, b = experts;
@@ -424,7 +424,7 @@ static int64_t fitting_ranks(const Config *c) {
     return a ? dense / a * experts : 0;
 }
 
-/* Returns the value that replaces a %:name in a message, computed from several options. */
+/* Returns the value that replaces a %:name in a message, which is computed from several options. */
 static int64_t derived_value(const Config *c, const char *name, size_t len) {
     const struct {
         const char *name;
@@ -468,8 +468,8 @@ static void fill_in_values(const Config *given, const Config *c, const char *mes
     }
 }
 
-/* Returns whether a message names an option whose value could not be read or is out of its range. In this
- * case, the broken rule is only a consequence of the invalid value, and is not reported. */
+/* Returns whether a message names an option whose value could not be read or is out of its range. A rule that
+ * is broken only because of an invalid value is not reported. */
 static bool follows_from_bad(const Config *c, const char *message) {
     for (const char *s = message; (s = strstr(s, "--")); s++) {
         size_t n = 0;

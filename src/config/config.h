@@ -72,7 +72,7 @@ typedef struct BatchStep {
 /* Values derived from the options by config_finish. Sizes describe the full model, not one rank's part. */
 typedef struct Derived {
     int64_t ffn_hidden_size, kv_channels, num_query_groups, max_position_embeddings;
-    double width_ratio;   /* hidden size in multiples of the base model's, or 1 without --use-mup */
+    double width_ratio;   /* ratio of the hidden size to the base model's; 1 without --use-mup */
     double softmax_scale; /* factor by which attention scores are multiplied */
     int64_t rotary_dim;   /* number of rotated channels per head; 0 without rope */
     int64_t vocab_size, padded_vocab_size; /* 0 if neither the options nor the tokenizer defines a size */
@@ -187,7 +187,7 @@ int64_t config_main_layers(const Config *);    /* number of layers, excluding th
 int64_t config_decoder_layers(const Config *); /* number of T5 decoder layers */
 int64_t config_layer_in_stack(const Config *,
                               int64_t layer); /* index of the layer within its stack; a T5 has two stacks */
-int64_t config_token_types(const Config *);   /* number of BERT token types; 0 without their embeddings */
+int64_t config_token_types(const Config *);   /* number of BERT token types; 0 if there are none */
 /* Returns whether a T5 is Hugging Face's variant (ckpt/hf/t5.def) rather than Megatron-LM's. With tied embeddings, this
  * variant has no bias in the output layer and divides the logits by sqrt(hidden-size). No option selects the variant,
  * because other options imply it. */
@@ -244,8 +244,8 @@ bool config_balances_by(const Config *, LoadBalancing);
 /* Returns the number of experts whose scores are added to compute a group's score (RouteAttr.group_scores).
  * The options that define the expert groups must be set. */
 int64_t config_group_scores(const Config *);
-/* Sets out[i] to whether layer i has rotary embeddings, according to --no-rope-freq. Returns false if this option's
- * value is not a pattern. */
+/* Sets out[i] to whether layer i has rotary embeddings, according to --no-rope-freq. Returns false if the value of
+ * --no-rope-freq is not a pattern. */
 bool config_rotated_layers(const Config *, bool *out);
 /* Fills out[n] from "N" (every N-th entry is false, the others are true) or from an expression such as
  * "([1,1,0]+[1])*2" with exactly n entries. Returns false for any other text (pattern.c). */

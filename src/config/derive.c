@@ -157,7 +157,8 @@ static double softmax_scale(const Config *c, int64_t head) {
     return f64_or(c->softmax_scale, m * m / sqrt((double)head));
 }
 
-/* Returns the rotary base of dynamic NTK, as transformers computes it for a sample of seq_length tokens. */
+/* Returns the rotary base for dynamic NTK scaling, as transformers computes it for a sample of seq_length
+ * tokens. */
 static double dynamic_base(const Config *c, int64_t dim) {
     const double stretch = (double)c->seq_length / (double)c->rope_scaling_original_max_position_embeddings;
     if (stretch <= 1) return c->rotary_base;

@@ -1,4 +1,4 @@
-/* Finds another program's options and their values for options that Isotron has (args.h). */
+/* Finds other programs' options, and other programs' values for Isotron's options (args.h). */
 #include <string.h>
 
 #include "config/args.h"

@@ -1,4 +1,4 @@
-/* Reports given options that have no effect without other options (the NEEDS rows in rules.def). */
+/* Reports options that were given but have no effect without other options (the NEEDS rows in rules.def). */
 #include <stdio.h>
 #include <string.h>
 

@@ -28,11 +28,11 @@ typedef enum FieldValue {
 #define EXTENT(NAME, ...) VALUE_LENGTH_##NAME,
 #include "data/extents.def"
 #undef EXTENT
-    VALUE_ID, /* batch_draw fills fields of this kind and the next three */
+    VALUE_ID, /* batch_draw fills fields of this kind and of the next three kinds */
     VALUE_LABEL,
     VALUE_TYPE,
     VALUE_CLASS,
-    VALUE_INDEX, /* batch_draw does not draw values of this kind and the next three */
+    VALUE_INDEX, /* batch_draw does not draw values of this kind and of the next three kinds */
     VALUE_START,
     VALUE_WEIGHT,
     VALUE_AHEAD

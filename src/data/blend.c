@@ -48,17 +48,17 @@ Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
         char number[64] = "", *end;
         size_t length = strcspn(p, BETWEEN);
         if (n == SPLIT_COUNT)
-            return err_user("the split '%s' has more than three parts; give train, valid and test", text);
+            return err_user("the split '%s' has more than three parts; specify train, valid and test", text);
         if (length < sizeof number && strspn(p, NUMBER) >= length) memcpy(number, p, length);
         w[n++] = strtod(number, &end);
         if (end == number || *end)
-            return err_user("'%.*s' in the split '%s' is not a decimal number; write for example 969,30,1",
+            return err_user("'%.*s' in the split '%s' is not a decimal number; for example, write 969,30,1",
                             (int)length, p, text);
         p += length;
     }
     double sum = numpy_sum(w, SPLIT_COUNT), low = 0;
     if (!(sum > 0))
-        return err_user("the split '%s' assigns no data to train, valid or test; write for example 969,30,1",
+        return err_user("the split '%s' assigns no data to train, valid or test; for example, write 969,30,1",
                         text);
     if (isinf(sum)) return err_user("the numbers of the split '%s' are too large", text);
     for (int i = 0; i < SPLIT_COUNT; i++) {
@@ -70,7 +70,7 @@ Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
 }
 
 void split_elements(const SplitRange *s, int64_t n, int64_t *begin, int64_t *end) {
-    *begin = (int64_t)nearbyint(s->low * (double)n); /* rounds half to even, like Python's round */
+    *begin = (int64_t)nearbyint(s->low * (double)n); /* with ties to even, like Python's round */
     *end = (int64_t)nearbyint(s->high * (double)n);
     if (*end > n) *end = n;
     if (*begin > *end) *begin = *end;
@@ -108,9 +108,9 @@ static Err parse_weights(const char *const *entries, int n, double **out) {
                          "weight, or none of them",
                          entries[2 * i]);
         else if (!(w[i] > 0) || isinf(sum += w[i]))
-            e = err_user(
-                "the weight %s of dataset '%s' must be a positive number; to omit a dataset, remove it",
-                entries[2 * i], entries[2 * i + 1]);
+            e = err_user("the weight %s of dataset '%s' must be a positive number; to omit a dataset, remove "
+                         "its entry",
+                         entries[2 * i], entries[2 * i + 1]);
     }
     if (e.code || !numbers) free(w);
     return e;
@@ -140,8 +140,8 @@ Err blend_parse(const char *const *entries, int n, Blend *out) {
     if (out->n <= BLEND_MAX) return ERR_OK;
     int count = out->n;
     blend_free(out);
-    return err_user("%d datasets are too many for a blend of at most %d; merge some of them first", count,
-                    BLEND_MAX);
+    return err_user("%d datasets are given, but a blend can contain at most %d; merge some of them first",
+                    count, BLEND_MAX);
 }
 
 void blend_free(Blend *b) {

@@ -18,10 +18,11 @@ typedef struct SplitRange {
     double low, high;
 } SplitRange;
 
-/* Parses a split such as "969, 30, 1". The numbers are normalized so that their sum is 1; a missing number is
- * taken as 0. */
+/* Parses a split such as "969, 30, 1". The numbers are normalized so that their sum is 1; a missing number
+ * counts as 0. */
 Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]);
-/* Computes which of n elements belong to a split: the range [begin, end). The bounds are rounded half to even. */
+/* Computes which of n elements belong to a split: the range [begin, end). Bounds are rounded to the nearest
+ * integer, with ties to even. */
 void split_elements(const SplitRange *, int64_t n, int64_t *begin, int64_t *end);
 
 /* The parsed value of --data-path: "prefix ..." or "weight prefix weight prefix ...". */

@@ -41,10 +41,11 @@ static Err build(BlendedDataset *d, const Mix *m, double surplus) {
         blend_indices_exhaustive(m->sizes, d->n, dataset, sample);
     for (int64_t i = 0; i < m->size; i++)
         if (sample[i] >= m->sizes[dataset[i]])
-            return err_user("the %s blend draws more than the %" PRId64
-                            " samples of '%s'; --mid-level-dataset-surplus is %g: multiply it by 2 to 10",
-                            SPLIT_NAMES[d->parts[0]->split], m->sizes[dataset[i]],
-                            d->parts[dataset[i]]->source->prefix, surplus);
+            return err_user(
+                "the %s blend needs more than the %" PRId64
+                " samples of '%s'; increase --mid-level-dataset-surplus, which is %g, by a factor of 2 to 10",
+                SPLIT_NAMES[d->parts[0]->split], m->sizes[dataset[i]], d->parts[dataset[i]]->source->prefix,
+                surplus);
     return ERR_OK;
 }
 
@@ -115,7 +116,7 @@ static Err mix(const BlendedDataset *d, const double *weights, int64_t total, Mi
         m->size += weights ? blend_target(total, weights[i]) : 0;
         sum += m->sizes[i];
         if (!weights && !m->sizes[i])
-            return err_user("'%s' has too few tokens for one %s sample; remove it from the blend",
+            return err_user("'%s' has too few tokens for one %s sample; remove the dataset from the blend",
                             d->parts[i]->source->prefix, SPLIT_NAMES[d->parts[0]->split]);
     }
     if (!weights) m->size = total >= 0 && total < sum ? total : sum;

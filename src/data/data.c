@@ -40,11 +40,11 @@ static Err check_config(const DataConfig *c) {
         return err_user("--split applies only to --data-path; remove --split if each split has separate data "
                         "paths");
     if (!(c->surplus >= 0 && c->surplus <= 1000))
-        return err_user("--mid-level-dataset-surplus is %g; it must be 0..1000", c->surplus);
+        return err_user("--mid-level-dataset-surplus is %g; it must be from 0 to 1000", c->surplus);
     for (int i = 0; i < SPLIT_COUNT; i++)
         if (c->samples[i] > INT64_MAX >> 24)
-            return err_user("too many %s samples: %" PRId64 " (at most %" PRId64 ")", SPLIT_NAMES[i],
-                            c->samples[i], INT64_MAX >> 24);
+            return err_user("the number of %s samples is %" PRId64 ", but it must be at most %" PRId64,
+                            SPLIT_NAMES[i], c->samples[i], INT64_MAX >> 24);
     return ERR_OK;
 }
 

@@ -27,7 +27,7 @@ const DatasetKind *dataset_kind(DatasetId id) {
 Err part_open(const DatasetPart *request, DatasetPart **out) {
     const DataConfig *c = request->config;
     if (c->sequence_length < 1 || c->sequence_length > MAX_SEQUENCE)
-        return err_user("the sequence length is %" PRId64 "; it must be 1..%d", c->sequence_length,
+        return err_user("the sequence length is %" PRId64 "; it must be from 1 to %d", c->sequence_length,
                         MAX_SEQUENCE);
     DatasetPart *p = mem_zero(1, request->kind->size);
     *p = *request;

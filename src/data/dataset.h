@@ -114,7 +114,7 @@ static inline bool kind_reads_records(const DatasetKind *k) { return k->hash; }
 
 const DatasetKind *dataset_kind(DatasetId);
 
-/* Opens a part. The caller must set all fields of `request` except those that part_open or the kind's `open` sets. */
+/* Opens a part. The caller must set all fields of `request` that neither part_open nor the kind's `open` sets. */
 Err part_open(const DatasetPart *request, DatasetPart **out);
 void part_close(DatasetPart *); /* NULL is fine */
 /* Reads sample k, 0 <= k < samples. An id outside the vocabulary is a user error. Thread-safe. */

@@ -20,9 +20,10 @@ static Err check_memory(const GptPlan *p) {
     double need = positions * 4 + (double)p->samples * 24,
            have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (need < have) return ERR_OK;
-    return err_user("%" PRId64 " samples of %" PRId64 " tokens take %" PRId64 " epochs of the %" PRId64
-                    " available tokens, and their index needs %.1f of this machine's %.1f GiB; request fewer "
-                    "samples or provide more data",
+    return err_user("the index of %" PRId64 " samples of %" PRId64 " tokens each (%" PRId64
+                    " epochs of the %" PRId64
+                    " available tokens) needs %.1f GiB, but this machine has %.1f GiB; request fewer samples "
+                    "or provide more data",
                     p->samples, p->sequence_length, p->epochs, p->tokens, need / 0x1p30, have / 0x1p30);
 }
 
@@ -34,11 +35,11 @@ Err gpt_plan(const TokenSource *source, int64_t begin, int64_t end, int64_t num_
     for (int64_t i = begin; i < end; i++) out->tokens += source_length(source, i);
     int64_t t = out->tokens, s = sequence_length, wanted = 1;
     if (t < 1)
-        return err_user("the split contains no token (%" PRId64 " of %" PRId64
-                        " sequences); assign it more data",
+        return err_user("the split contains no token, but %" PRId64 " of the %" PRId64
+                        " sequences; assign more data to it",
                         end - begin, source->sequences);
     if (num_samples >= 0 && (__builtin_mul_overflow(num_samples, s, &wanted) || wanted > INT64_MAX / 4))
-        return err_user("%" PRId64 " samples of %" PRId64 " tokens are too many; lower the number of samples",
+        return err_user("%" PRId64 " samples of %" PRId64 " tokens each are too many; request fewer samples",
                         num_samples, s);
     if (num_samples >= 0) out->epochs = (wanted + 1 + t - 1) / t;
     int64_t all = out->epochs * t - 1;

@@ -58,12 +58,14 @@ static Err read_header(IndexedDataset *d) {
                         d->prefix, version);
     d->dtype = (IndexedDtype)p[17];
     if (!known(d->dtype))
-        return err_user("'%s.idx' has the unknown dtype code %d (1..8 are known); make the dataset again",
-                        d->prefix, p[17]);
+        return err_user(
+            "'%s.idx' has the unknown dtype code %d (valid codes are 1 to 8); make the dataset again",
+            d->prefix, p[17]);
     uint64_t rest = size - INDEXED_HEADER;
     if (n < 1 || s > rest / 12 || n > (rest - 12 * s) / 8)
         return err_user("'%s.idx' claims to have %" PRIu64 " sequences and %" PRIu64
-                        " document entries, which do not fit its %" PRIu64 " bytes; make the dataset again",
+                        " document entries, which do not match its size of %" PRIu64
+                        " bytes; make the dataset again",
                         d->prefix, s, n, size);
     uint64_t modes = rest - 12 * s - 8 * n;
     if (modes && modes != s)
@@ -83,12 +85,12 @@ static Err check_arrays(const IndexedDataset *d) {
     for (int64_t i = 0; i < d->sequences; i++) {
         int64_t length = i32_at(d->lengths, i), offset = i64_at(d->offsets, i);
         if (length < 0)
-            return err_user("'%s.idx' gives sequence %" PRId64 " the length %" PRId64
+            return err_user("'%s.idx' assigns sequence %" PRId64 " the invalid length %" PRId64
                             "; make the dataset again",
                             d->prefix, i, length);
         if (offset < 0 || offset > bin || length * item > bin - offset)
             return err_user("sequence %" PRId64 " of '%s' (%" PRId64 " items at byte %" PRId64
-                            ") lies outside its .bin of %" PRId64
+                            ") lies outside the .bin file, which has %" PRId64
                             " bytes: one of the two files is truncated or belongs to another dataset",
                             i, d->prefix, length, offset, bin);
     }
@@ -97,13 +99,13 @@ static Err check_arrays(const IndexedDataset *d) {
         int64_t start = i64_at(d->starts, i);
         if (start < before || start > d->sequences || (i == 0 && start))
             return err_user("document entry %" PRId64 " of '%s.idx' is %" PRId64
-                            ": entries must rise from 0 to the number of sequences, %" PRId64
+                            ", but the entries must increase from 0 to the number of sequences, %" PRId64
                             "; make the dataset again",
                             i, d->prefix, start, d->sequences);
         before = start;
     }
     if (before != d->sequences)
-        return err_user("the documents of '%s.idx' end at sequence %" PRId64 " of %" PRId64
+        return err_user("the documents in '%s.idx' end at sequence %" PRId64 " instead of %" PRId64
                         "; make the dataset again",
                         d->prefix, before, d->sequences);
     return ERR_OK;
@@ -113,7 +115,8 @@ static Err check_arrays(const IndexedDataset *d) {
 static Err without_suffix(const char *prefix) {
     const size_t n = strlen(prefix);
     if (n < 4 || (strcmp(prefix + n - 4, ".bin") && strcmp(prefix + n - 4, ".idx"))) return ERR_OK;
-    return err_user("'%s' names one file of a dataset: remove the suffix %s", prefix, prefix + n - 4);
+    return err_user("'%s' is one of a dataset's two files; remove the suffix %s to name the dataset", prefix,
+                    prefix + n - 4);
 }
 
 /* Suggests the prefix plus the suffix that isotron preprocess appends, if a dataset with this name exists. */

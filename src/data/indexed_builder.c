@@ -136,8 +136,8 @@ Err indexed_builder_add_index(IndexedBuilder *b, const char *prefix) {
     ERR_RETURN(indexed_open(prefix, &d));
     Err e = ERR_OK;
     if (d.dtype != b->dtype)
-        e = err_user("'%s' has the dtype %s, but the datasets before it have %s; only datasets with the "
-                     "same dtype can be merged",
+        e = err_user("'%s' has the dtype %s, but the previous datasets have %s; only datasets with the same "
+                     "dtype can be merged",
                      prefix, indexed_dtype_name(d.dtype), indexed_dtype_name(b->dtype));
     int64_t document = 1;
     for (int64_t i = 0; !e.code && i <= d.sequences; i++) {

@@ -62,9 +62,11 @@ static Err check_value(const Input *in, const char *name, ParquetText value) {
     bool cut;
     const size_t good = utf8_prefix(value.bytes, value.n, &cut);
     if (good == value.n) return ERR_OK;
-    return err_user("row %" PRId64 " of '%s': the column %s is not valid UTF-8: byte 0x%02x at offset %zu of "
-                    "its string; write it as UTF-8 strings",
-                    in->rows, in->path, quote(name).s, (unsigned char)value.bytes[good], good);
+    return err_user(
+        "row %" PRId64
+        " of '%s': the string in column %s contains byte 0x%02x at offset %zu, which is not valid "
+        "UTF-8; write the column as UTF-8 strings",
+        in->rows, in->path, quote(name).s, (unsigned char)value.bytes[good], good);
 }
 
 static Err next_row(Input *in, bool *more) {
@@ -142,7 +144,7 @@ Err input_check_encoding(const char *encoding) {
     const char *near = str_nearest(encoding, USUAL, NUMBER);
     for (int i = 0; i < NUMBER; i++) str_printf(&all, "%s%s", i ? ", " : "", USUAL[i]);
     const Err e =
-        err_user("--input-encoding %s is not known%s%s; common encodings are %s, and 'iconv -l' lists all",
+        err_user("--input-encoding %s is unknown%s%s; common encodings are %s, and 'iconv -l' lists all",
                  quote(encoding).s, near ? ", did you mean " : "", near ? near : "", all.s);
     str_free(&all);
     return e;

@@ -23,13 +23,14 @@ Err masked_need(const DatasetPart *p, int64_t token, const char *name) {
 }
 
 /* Rejects a sequence length with which no token would be masked. masking_choose masks at most the fraction
- * `probability` of a text's tokens, so none if the text has fewer than 1 / probability tokens. */
+ * `probability` of a text's tokens. It therefore masks nothing if the text has fewer than 1 / probability
+ * tokens. */
 static Err check_share(const DatasetPart *p, double probability, int64_t reserved) {
     const int64_t length = p->config->sequence_length, text = length - reserved;
     if (probability * (double)text >= 1) return ERR_OK;
     return err_user("a %s would mask no token: a sequence of %" PRId64 " tokens has at most %" PRId64
-                    " tokens of text, and %g of these is less than one token; set --seq-length to at "
-                    "least %.0f, or raise --mask-prob",
+                    " tokens of text, and %g times that number is less than 1; set --seq-length to at least "
+                    "%.0f, or raise --mask-prob",
                     p->kind->class_name, length, text, probability, ceil(1 / probability) + (double)reserved);
 }
 

@@ -83,10 +83,10 @@ Err masked_plan(MaskedPlan *p) {
                  have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (need >= have)
         return err_user("the index of %" PRId64
-                        " samples needs %.1f of this machine's %.1f GiB; request fewer samples",
+                        " samples needs %.1f GiB, but this machine has %.1f GiB; request fewer samples",
                         p->num_samples, need / 0x1p30, have / 0x1p30);
     if (p->end <= p->begin)
-        return err_user("the split contains no document (0 of %" PRId64 "); assign it more data",
+        return err_user("the split contains none of the %" PRId64 " documents; assign more data to it",
                         p->source->documents);
     if (p->short_probability > 0 && p->short_probability < 1e-9)
         return err_user("--short-seq-prob is %g; it must be 0 or at least 1e-9", p->short_probability);
@@ -96,8 +96,8 @@ Err masked_plan(MaskedPlan *p) {
     p->samples = w.samples, p->digest = w.digest;
     if (p->samples) return ERR_OK;
     return err_user("none of its %" PRId64 " documents has %" PRId32
-                    " or more sentences of at most %d tokens; "
-                    "make the data with preprocess --split-sentences, or assign more of it to this split",
+                    " or more sentences of at most %d tokens; make the data with preprocess "
+                    "--split-sentences, or assign more data to this split",
                     p->end - p->begin, p->min_sentences, LONG_SENTENCE);
 }
 

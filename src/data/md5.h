@@ -1,5 +1,5 @@
 /* MD5 (RFC 1321), not used for security. Megatron-LM names its index cache files after the MD5 of a JSON description.
- * Isotron and Megatron-LM can share a cache only if these names are equal. */
+ * Isotron and Megatron-LM can share a cache only if the names are equal. */
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Prefetches data: a thread fills a ring of micro-batches while the trainer computes. The batches come in the sampler's
+/* Prefetches data: a thread fills a ring of micro-batches while the trainer computes. Batches arrive in the sampler's
  * order, because there is only one producer and one consumer.
  *
  *   Prefetch *p = prefetch_start(dataset, sampler, micro_batch_size, shape, 4);

@@ -260,7 +260,7 @@ static Err check_config(const PreprocessConfig *c) {
         if (!input_is_stdin(c->inputs[i]) && access(c->inputs[i], R_OK))
             return file_failed("open", c->inputs[i]);
     if (c->workers < 1 || c->workers > MAX_WORKERS)
-        return err_user("--workers is %d; it must be 1..%d", c->workers, MAX_WORKERS);
+        return err_user("--workers is %d; it must be from 1 to %d", c->workers, MAX_WORKERS);
     if (c->append_eod && c->eod < 0)
         return err_user("--append-eod needs an end-of-document token, but this tokenizer has none");
     if (c->keys && c->kind != PREPROCESS_JSONL)

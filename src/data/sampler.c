@@ -25,7 +25,8 @@ static Err sampler_check(const SamplerConfig *c) {
           c->dp_rank, c->dp_size);
     int64_t step, total = c->total_samples, consumed = c->consumed_samples;
     if (__builtin_mul_overflow(c->micro_batch_size, (int64_t)c->dp_size, &step))
-        return err_user("the micro batch size %" PRId64 " times %d data-parallel ranks is too large",
+        return err_user("the product of the micro batch size %" PRId64
+                        " and the data-parallel size %d is too large",
                         c->micro_batch_size, c->dp_size);
     if (c->kind == SAMPLER_SINGLE) {
         if (consumed < total) return ERR_OK;
@@ -35,8 +36,8 @@ static Err sampler_check(const SamplerConfig *c) {
     }
     step = deal_of(c) * c->dp_size;
     if (total < step)
-        return err_user("%" PRId64 " samples do not fill one micro-step of %" PRId64
-                        " (micro batch size x data-parallel size); provide more data",
+        return err_user("%" PRId64 " samples do not fill one micro-step, which needs %" PRId64
+                        " samples (micro batch size x data-parallel size); provide more data",
                         total, step);
     if (consumed % (total - total % step) % step)
         return err_user("the number of consumed samples, %" PRId64

@@ -43,5 +43,5 @@ void sampler_free(Sampler *); /* NULL is fine */
  * the data. A cyclic sampler has no end. With keep_last, the last micro-batch of a rank may be shorter or empty. */
 bool sampler_next(Sampler *, int64_t *indices, int64_t *count);
 /* Returns how many samples all ranks together have consumed, including samples in a partial micro-step. A resumed run
- * starts from this number. */
+ * continues after this number of samples. */
 int64_t sampler_consumed(const Sampler *);

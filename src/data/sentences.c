@@ -35,8 +35,7 @@ Err sentences_open(const char *lang, bool keep_newlines, Sentences **out) {
     const char *locale = locale_of(lang);
     if (!locale)
         return err_user(
-            "--lang %.40s is not known; give an English name such as 'german', or a locale such as 'de'",
-            lang);
+            "--lang %.40s is unknown; give an English name such as 'german', or a locale such as 'de'", lang);
     char *name = mem_printf("%s@ss=standard", locale);
     UErrorCode status = U_ZERO_ERROR;
     UBreakIterator *breaks = ubrk_open(UBRK_SENTENCE, name, NULL, 0, &status);

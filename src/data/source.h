@@ -15,7 +15,7 @@ typedef struct MockShape {
 } MockShape;
 
 typedef struct TokenSource {
-    char *prefix;           /* as the user wrote it (owned); NULL for mock data */
+    char *prefix;           /* the prefix as the user wrote it (owned); NULL for mock data */
     IndexedDataset indexed; /* empty for mock data */
     int32_t *mock_lengths;  /* owned; NULL unless the data is mock data */
     MockShape mock;

@@ -105,7 +105,7 @@ static Err check(const DatasetPart *p) {
         return err_user("a task needs the tokens [CLS] and [SEP], but the tokenizer does not have both; use "
                         "a tokenizer with these tokens, such as a WordPiece tokenizer");
     if (!c->labels->open || p->split == SPLIT_TRAIN) return ERR_OK;
-    return err_user("without training files, the classes are not known; add --class-labels, or "
+    return err_user("without training files, the classes are unknown; add --class-labels, or "
                     "--use-checkpoint-args to read them from the checkpoint");
 }
 

@@ -128,7 +128,7 @@ static Err unknown_label(const TaskFile *f, const char *name) {
     Str list = {0};
     for (int64_t i = 0; i < f->labels->n && list.len < 200; i++)
         str_printf(&list, "%s%s", i ? ", " : "", quote(f->labels->at[i]).s);
-    const Err e = err_user("'%s', line %" PRId64 ": the label %s is none of the %" PRId64 " classes (%s)",
+    const Err e = err_user("'%s', line %" PRId64 ": the label %s is not one of the %" PRId64 " classes (%s)",
                            f->reader->path, f->reader->line, quote(name).s, f->labels->n, list.s);
     str_free(&list);
     return e;

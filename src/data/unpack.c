@@ -176,7 +176,8 @@ static Err failed(const Unpack *u, const char *why) {
             "%s to unpack '%s', which is compressed with %s; free memory, or unpack the file first", why,
             u->path, u->format->name);
     if (why == TOO_LARGE)
-        return err_user("'%s' is compressed with %s, and %s: unpack it first", u->path, u->format->name, why);
+        return err_user("'%s' is compressed with %s, but %s: unpack the file first", u->path, u->format->name,
+                        why);
     return err_user("the %s-compressed data of '%s' are damaged: %s; compress the file again",
                     u->format->name, u->path, why);
 }

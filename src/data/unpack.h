@@ -1,6 +1,6 @@
 /* Reads files as streams of uncompressed bytes. A file is plain or compressed by gzip (RFC 1952), Zstandard
  * (RFC 8878), bzip2, xz, lzma or lzip, as its first bytes indicate. The path "-" means standard input. A file
- * may consist of several compressed parts. The decompression window or dictionary may be at most 2 GiB large.
+ * may consist of several compressed parts. The decompression window or dictionary must be at most 2 GiB.
  * Support for bzip2 and xz depends on the build. */
 #pragma once
 

@@ -25,7 +25,7 @@ typedef struct Search {
     const GenerateOptions *options;
     BeamOptions beams;
     Engine *engine;
-    Text *open, *ended; /* [width]: open texts sorted by sum, ended texts sorted by score */
+    Text *open, *ended; /* [width]: open texts sorted by sum, finished texts sorted by score */
     int64_t n_open, n_ended;
     Candidate *candidates;           /* [n_candidates] */
     int64_t n_candidates, each, ids; /* each: number of candidates per text; ids: number of requests so far */
@@ -54,7 +54,7 @@ static void texts_free(Text *t, int64_t n) {
     for (int64_t i = 0; i < n; i++) text_free(&t[i]);
 }
 
-/* Adds a text to the ended texts, and keeps the best `width` of them. */
+/* Adds a text to the finished texts, and keeps the best `width` of them. */
 static void add_ended(Search *s, Text t) {
     int64_t at = s->n_ended;
     while (at > 0 && s->ended[at - 1].score < t.score) at--;

@@ -89,12 +89,12 @@ static Err check_tokens(const Engine *e, const Request *r) {
     if (r->n < 1) return err_user("the prompt is empty; it must contain at least one token");
     for (int64_t i = 0; i < r->n; i++)
         if (r->prompt[i] < 0 || r->prompt[i] >= vocab)
-            return err_user("token %d of the prompt is outside the model's vocabulary of %lld; is this the "
-                            "model's tokenizer?",
+            return err_user("token %d of the prompt is outside the model's vocabulary of %lld tokens; use "
+                            "the model's tokenizer",
                             r->prompt[i], (long long)vocab);
     if (has_encoder(e) && (r->start < 0 || r->start >= vocab))
-        return err_user("the decoder begins with token %d, which is outside the model's vocabulary of %lld; "
-                        "is this the model's tokenizer?",
+        return err_user("the decoder begins with token %d, which is outside the model's vocabulary of %lld "
+                        "tokens; use the model's tokenizer",
                         r->start, (long long)vocab);
     return ERR_OK;
 }
@@ -103,11 +103,11 @@ static Err check_length(const Engine *e, const Request *r) {
     const int64_t limit = e->model->plan.limit;
     const long long n = r->n, fresh = r->max_new_tokens;
     if (has_encoder(e) && r->n > limit)
-        return err_user("a prompt of %lld tokens exceeds the model's %lld positions; shorten it", n,
+        return err_user("a prompt of %lld tokens exceeds the model's %lld positions; shorten the prompt", n,
                         (long long)limit);
     if (has_encoder(e) && r->max_new_tokens > limit - 1)
-        return err_user("%lld new tokens exceed the model's %lld positions, the first of which holds the "
-                        "token that begins a text; lower --tokens-to-generate",
+        return err_user("the start token and %lld new tokens exceed the model's %lld positions; lower "
+                        "--tokens-to-generate",
                         fresh, (long long)limit);
     if (!has_encoder(e) && (r->n > limit || r->max_new_tokens > limit - r->n))
         return err_user(
@@ -123,8 +123,8 @@ static Err check_room(const Engine *e, const Request *r) {
                   encoder = has_encoder(e) ? engine_pages(r->n, page) : 0;
     if (need <= page_pool_size(e->pages) && encoder <= page_pool_size(e->encoder_pages)) return ERR_OK;
     return err_user(
-        "a request of %lld prompt tokens and %lld new tokens needs %lld pages of %lld tokens, but "
-        "there are only %lld; shorten the prompt or lower the number of new tokens",
+        "a request of %lld prompt tokens and %lld new tokens needs %lld pages of %lld tokens, but the KV "
+        "cache has only %lld pages; shorten the prompt or lower the number of new tokens",
         (long long)r->n, (long long)r->max_new_tokens, (long long)(need + encoder), (long long)page,
         (long long)(page_pool_size(e->pages) + page_pool_size(e->encoder_pages)));
 }
@@ -501,8 +501,8 @@ static Err check_memory(const Model *m, const RunContext *c, const EngineLimits 
                  have = memory_of(c);
     if (cache + logits <= have) return ERR_OK;
     return err_user(
-        "the KV cache of %s of %s needs %s and the logits of a pass need %s, but %s are available; "
-        "lower --tokens-to-generate, or give fewer or shorter prompts at a time",
+        "the KV cache (%s of %s) needs %s, and a pass's logits need %s, but only %s are available; lower "
+        "--tokens-to-generate, or generate for fewer or shorter prompts at a time",
         amount(l->pages + l->encoder_pages, "page").s, amount(l->page, "token").s, bytes_text(cache).s,
         bytes_text(logits).s, bytes_text(have).s);
 }

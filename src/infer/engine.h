@@ -3,10 +3,10 @@
  * (models/cache.h), so that a request needs memory only for the positions that it has reached. If pages run out, the
  * request that was admitted last releases its pages, and is recomputed later.
  *
- * A request's random draws depend only on its seed, its stream and the position. With --batch-invariant-mode,
- * its logits do not depend on other requests either, so its tokens and log-probabilities are bitwise equal
- * regardless of the other requests. Data-parallel ranks have separate engines with different requests. All
- * ranks of a data-parallel replica must make the same calls in the same order. */
+ * A request's random draws depend only on its seed, its stream and the position. With --batch-invariant-mode, a
+ * request's logits do not depend on other requests either, so its tokens and log-probabilities are bitwise equal in
+ * any batch. Data-parallel ranks have separate engines with different requests. All ranks of a data-parallel replica
+ * must make the same calls in the same order. */
 #pragma once
 
 #include "base/err.h"
@@ -21,8 +21,8 @@
 typedef struct Speculation {
     int64_t tokens; /* maximum number of drafts per request and pass; 0: none */
     /* A model with the same vocabulary that computes drafts, and its context, which uses the same device. If
-     * `model` is NULL, the main model's MTP layers (--mtp-num-layers) compute the drafts. There must be at
-     * least `tokens` such layers. */
+     * `model` is NULL, the main model's MTP layers (--mtp-num-layers) compute the drafts. The model must have
+     * at least `tokens` MTP layers. */
     const Model *model;
     const RunContext *context;
 } Speculation;
@@ -150,7 +150,7 @@ void engine_continue(Engine *, int64_t id, int32_t token);
  * partly filled last page. Enough pages for all steered requests must be available. */
 void engine_fork(Engine *, int64_t id, int64_t copy);
 /* Makes all requests release their pages. The rows in these pages are recomputed later. Call engine_forget
- * between steps. No request may be steered at this time. */
+ * between steps. No request may be steered during this call. */
 void engine_forget(Engine *);
 /* Releases the pools' memory, unless EngineLimits.suspended is KV_PERSIST. Call engine_suspend between steps.
  * With KV_OFFLOAD, the pages of requests are copied to host memory; too little memory is a fault. With

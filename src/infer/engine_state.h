@@ -11,7 +11,7 @@ typedef struct PageList {
     int64_t n;
 } PageList;
 
-/* A request's state. The pool contains its rows for tokens [0, computed). */
+/* A request's state. The pool contains the request's rows for tokens [0, computed). */
 typedef struct Live {
     Request request;
     int32_t *tokens; /* [n]: decoder tokens: the first tokens, followed by the new tokens */
@@ -80,7 +80,7 @@ struct Engine {
     EngineLimits limits;
     PagePool *pages, *encoder_pages;
     LiveList waiting, running; /* waiting: sorted by arrival; running: sorted by admission */
-    Share *share;              /* [n_shares]: the current pass */
+    Share *share;              /* [n_shares]: the rows of the current pass */
     int64_t n_shares;
     Cache cache;
     Space *slot, *transient;

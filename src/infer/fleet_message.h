@@ -1,13 +1,13 @@
-/* The messages between the ranks of a fleet (fleet.h). A message consists of 64-bit words: a head, which begins with
- * the protocol version and contains the body's length, and a body. */
+/* The messages between the ranks of a fleet (fleet.h). A message consists of 64-bit words: a header, which begins
+ * with the protocol version and contains the body's length, and a body. */
 #pragma once
 
 #include "infer/fleet_state.h"
 
 enum {
     FLEET_PROTOCOL = 3,
-    FLEET_HEAD = 4,                             /* number of words in the head of a message with orders */
-    FLEET_REPLY = 3 + sizeof(EngineCounts) / 8, /* number of words in the head of a reply */
+    FLEET_HEAD = 4,                             /* number of words in the header of a message with orders */
+    FLEET_REPLY = 3 + sizeof(EngineCounts) / 8, /* number of words in the header of a reply */
     FLEET_MOST_WORDS = INT32_MAX,               /* maximum number of words in a body */
 };
 
@@ -39,5 +39,5 @@ void order_read(Words *, Order *);
 void event_write(Words *, const EngineEvent *);
 void event_read(Words *, EngineEvent *);
 
-/* Checks the head of a message from a rank. The head's last word is the body's length in words. */
+/* Checks the header of a message from a rank. The header's last word is the body's length in words. */
 Err head_check(const int64_t *head, int words, int rank);

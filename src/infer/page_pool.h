@@ -39,8 +39,8 @@ uint64_t page_pool_name(PagePool *, int64_t page, const PageName *);
 int64_t page_pool_find(PagePool *, const PageName *, uint64_t *before);
 /* Lists the pages in use. Returns their number. `pages` has room for all pages of the pool. */
 int64_t page_pool_used(const PagePool *, int64_t *pages);
-/* Removes the names of pages that are not in use. The caller must call this function when the rows of such pages are
- * lost. */
+/* Removes the names of pages that are not in use. The caller must call this function when the rows of unused pages
+ * are lost. */
 void page_pool_forget_unused(PagePool *);
 /* Returns whether a page has this name, and sets *before as page_pool_find does. The order in which pages are reused
  * does not change. */

@@ -7,7 +7,7 @@
  * or, with first_prefix_block, 1 if the replica has the first page. Among equal scores, the replica with the
  * fewest requests is chosen.
  *
- * The replicas are not asked which pages they have. Instead, a page pool for each replica, with the same size
+ * A replica is not queried for the pages that it has. Instead, a page pool for each replica, with the same size
  * as the replica's pool, contains the names of the pages of all prompts sent to that replica. */
 #pragma once
 

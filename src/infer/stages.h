@@ -13,6 +13,6 @@ typedef struct PassTokens {
 
 /* Runs all of this rank's stages on an open tape. With a depth k, runs only the stack at this depth
  * (model_forward_ahead); the model must then have only one stage. Returns the logits [chosen, 1, padded vocabulary],
- * which are complete and equal on all tensor- and pipeline-parallel ranks. All these ranks must call this function with
- * the same feed. */
+ * which are complete and equal on all tensor- and pipeline-parallel ranks. All tensor- and pipeline-parallel ranks must
+ * call this function with the same feed. */
 Tensor *stages_forward(Tape *, const Model *, int depth, const Feed *, const PassTokens *);

@@ -13,7 +13,7 @@ typedef struct TokenText {
 typedef struct VocabularyRow {
     TokenText text;
     int32_t id;
-    int32_t common; /* number of leading bytes that are equal in the previous row */
+    int32_t common; /* number of leading bytes that this row shares with the previous row */
 } VocabularyRow;
 
 /* The tokens that have text, sorted by their bytes. */

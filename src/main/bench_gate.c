@@ -79,8 +79,8 @@ static Err check_facts(void *gate, const json_t *facts) {
     return gate_check_facts(g, facts);
 }
 
-/* Runs the benchmark and judges its result. Sets *verdict to whether this process knows the verdict, which
- * only the process of rank 0 does. */
+/* Runs the benchmark and judges its result. Sets *verdict to whether this process knows the verdict; only rank
+ * 0's process knows the verdict. */
 static Err run_gate(const Bench *b, Gate *g, bool *verdict) {
     json_t *result = NULL;
     Str notes = {0};

@@ -187,8 +187,7 @@ Err setup_finish(Setup *s) {
     config_finish(&s->config, s->arena, s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0);
     if (!s->config.derived.vocab_size)
         return err_user(
-            "the size of the vocabulary is not known; set --tokenizer-type (with its files) or "
-            "--vocab-size%s",
+            "the size of the vocabulary is unknown; set --tokenizer-type (with its files) or --vocab-size%s",
             s->config.vocab_file && !s->config.merge_file && s->config.model == MODEL_gpt
                 ? "; for a BERT or T5, whose only file is --vocab-file, set --model bert or --model t5"
                 : "");
@@ -293,10 +292,9 @@ Err setup_fim_tokens(const Setup *s, FimTokens *out) {
             str_printf(&missing, "%s%s (--fim-%s)", missing.len ? ", " : "", quote(token).s, rows[i].option);
     }
     if (!missing.len) return ERR_OK;
-    const Err e =
-        err_user("the %s does not have these tokens that --fim-data needs: %s; name other tokens, or add "
-                 "them with --tokenizer-special-tokens",
-                 c->tokenizer_type, missing.s);
+    const Err e = err_user("the %s lacks these tokens that --fim-data needs: %s; specify other tokens, or "
+                           "add them with --tokenizer-special-tokens",
+                           c->tokenizer_type, missing.s);
     str_free(&missing);
     return e;
 }
@@ -316,7 +314,7 @@ Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out) {
     ERR_RETURN(ckpt_locate(path, &dir, &step));
     Err e = ERR_OK;
     if (step >= 0 && i64_is_set(ckpt_step) && step != ckpt_step)
-        e = err_user("'%s' and --ckpt-step %lld specify two different checkpoints: remove one", path,
+        e = err_user("'%s' and --ckpt-step %lld specify two different checkpoints: remove one of them", path,
                      (long long)ckpt_step);
     if (!e.code) e = ckpt_open(dir, step >= 0 ? step : i64_or(ckpt_step, -1), NULL, out);
     free(dir);

@@ -81,7 +81,8 @@ static void free_model(Model *m) {
 
 /* ---- comparison with transformers ---- */
 
-/* Compares the model with the reference in the file of --check. Returns an error if they differ. */
+/* Compares the model with the reference file given by --check. Returns an error if the model and the reference
+ * differ. */
 static Err convert_check(const Job *j, const Model *m) {
     if (!j->options.check) return ERR_OK;
     Reference r;

@@ -48,21 +48,19 @@ static Err check(const Setup *s, const Setup *draft) {
     if (draft->config.model != MODEL_gpt)
         return err_user("the model is not a GPT; specify the checkpoint of a GPT");
     if (vocab != own)
-        return err_user("its vocabulary has %lld tokens, but the vocabulary of --load has %lld; name a model "
-                        "with the same "
-                        "tokenizer",
+        return err_user("its vocabulary has %lld tokens, but the --load model's vocabulary has %lld; specify "
+                        "a model with the same tokenizer",
                         (long long)own, (long long)vocab);
     if (!s->tokenizer || !draft->tokenizer) return ERR_OK;
     if (tokenizer_vocab_size(s->tokenizer) != tokenizer_vocab_size(draft->tokenizer))
-        return err_user(
-            "its tokenizer has %d tokens, but the tokenizer of --load has %d; name a model with the same "
-            "tokenizer",
-            tokenizer_vocab_size(draft->tokenizer), tokenizer_vocab_size(s->tokenizer));
+        return err_user("its tokenizer has %d tokens, but the --load model's tokenizer has %d; specify a "
+                        "model with the same tokenizer",
+                        tokenizer_vocab_size(draft->tokenizer), tokenizer_vocab_size(s->tokenizer));
     const int32_t id = different(s->tokenizer, draft->tokenizer);
     if (id < 0) return ERR_OK;
-    return err_user(
-        "token %d has a different text than in the tokenizer of --load; name a model with the same tokenizer",
-        id);
+    return err_user("token %d has a different text in the --load model's tokenizer; specify a model with the "
+                    "same tokenizer",
+                    id);
 }
 
 Err draft_setup(const Setup *s, Setup *draft) {

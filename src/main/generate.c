@@ -196,9 +196,9 @@ static Err check_vocabulary(const Config *c, int64_t vocab) {
         return err_user("--top-n-logprobs %lld exceeds the vocabulary of %lld tokens: lower it",
                         (long long)c->top_n_logprobs, (long long)vocab);
     if (c->termination_id >= vocab)
-        return err_user(
-            "--termination-id %lld is outside the vocabulary of %lld tokens: correct it, or set -1",
-            (long long)c->termination_id, (long long)vocab);
+        return err_user("--termination-id %lld is outside the vocabulary of %lld tokens: set an id in the "
+                        "vocabulary, or -1",
+                        (long long)c->termination_id, (long long)vocab);
     return ERR_OK;
 }
 

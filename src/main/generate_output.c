@@ -119,8 +119,8 @@ static json_t *logprobs_json(const Generated *g, int64_t first, int64_t end) {
     return list;
 }
 
-/* Returns, for each of the tokens [first, end), a map from the text of each of the most likely tokens to its
- * log-probability. If several tokens have the same text, the map contains only the most likely one. */
+/* Returns a list with one map for each of the tokens [first, end): the most likely tokens' texts, mapped to
+ * their log-probabilities. If several tokens have the same text, the map contains only the most likely one. */
 static json_t *likeliest_json(const GenerateJob *j, const Generated *g, int64_t first, int64_t end) {
     const int64_t k = j->setup.config.top_n_logprobs;
     json_t *list = json_array();
@@ -133,7 +133,7 @@ static json_t *likeliest_json(const GenerateJob *j, const Generated *g, int64_t 
             if (decode(j, row[t].id, &text, &bytes).code) continue;
             json_t *key = text_json(text, bytes);
             const char *name = json_string_value(key);
-            const size_t n = json_string_length(key); /* the text can contain a zero byte */
+            const size_t n = json_string_length(key); /* the text can contain NULs */
             if (!json_object_getn(map, name, n))
                 json_object_setn_new(map, name, n, json_finite(row[t].logprob));
             json_decref(key), free(text);

@@ -63,8 +63,9 @@ static Err add_json_line(GenerateJob *j, const Str *line) {
     Err e = json_line(line->s ? line->s : "", line->len, false, KEYS, 3, found);
     if (e.code) return err_user("%.700s; for lines of plain text use --prompts-file", e.msg);
     const int key = !found[0].at;
-    if (!found[key].at) return err_user("it has neither \"text\" nor \"prompt\": name the prompt \"text\"");
-    if (!key && found[1].at) return err_user("it has both \"text\" and \"prompt\": remove one");
+    if (!found[key].at)
+        return err_user("the line has neither \"text\" nor \"prompt\": store the prompt as \"text\"");
+    if (!key && found[1].at) return err_user("the line has both \"text\" and \"prompt\": remove one of them");
     ERR_RETURN(read_length(j, found[2], KEYS[2], &length));
     ERR_RETURN(json_line_string(found[key], KEYS[key], &text));
     e = text_check(KEYS[key], json_string_value(text), json_string_length(text));

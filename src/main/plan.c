@@ -51,7 +51,7 @@ static Device *open_gpu(const Setup *s) {
     return device;
 }
 
-/* Sets *pass to whether the layout or, with --search, any layout fits. If the device's memory size is not known, sets
+/* Sets *pass to whether the layout or, with --search, any layout fits. If the device's memory size is unknown, sets
  * *pass to true. */
 static Err plan(const Setup *s, const Options *o, bool *pass) {
     if (o->json) ERR_RETURN(file_check_target(o->json));
@@ -63,7 +63,7 @@ static Err plan(const Setup *s, const Options *o, bool *pass) {
                              : gpu                        ? device_memory_available(gpu)
                                                           : 0;
     Err e = o->search && !available
-                ? err_user("--search needs the memory of a device: set --device-memory-gib")
+                ? err_user("--search needs the device's memory size: set --device-memory-gib")
                 : ERR_OK;
     if (!e.code) e = plan_make(c, gpu, s->arena, &run);
     if (!e.code && o->search) found = plan_search(c, gpu, available, o->node);

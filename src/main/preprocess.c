@@ -61,8 +61,8 @@ static const Arg ROWS[] = {
             "Number of documents between progress lines."),
 };
 
-/* Options of Megatron-LM's preprocess_data.py that affect only its processes and temporary files. These options have no
- * effect here. */
+/* Options of Megatron-LM's preprocess_data.py that affect only its processes and temporary files. Isotron ignores these
+ * options. */
 static const Foreign NOTED[] = {
     {.kind = FOREIGN_NOTED,
      .words = "performance-dir= parquet-batch-size= log-interval-seconds= skip-document-count "

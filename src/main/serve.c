@@ -136,8 +136,8 @@ static void *end_after_signal(void *arg) {
     return NULL;
 }
 
-/* Runs passes until a signal has arrived and the time limit after the signal has passed. After that, the
- * connections send their last answers. */
+/* Runs passes until a signal has arrived and the time limit after the signal has expired. After the time limit,
+ * the connections send their last answers. */
 static void serve_until_signal(const Config *c, Queue *queue, Fleet *fleet, Http *http) {
     Ending ending = {.queue = queue, .timeout_s = c->shutdown_timeout};
     pthread_t thread;
@@ -174,7 +174,7 @@ static Err serve_with(ServeJob *j, const ModelRun *r, const EngineLimits *limits
     const CommFarewell farewell = {answer_all, queue};
     Http *http = NULL;
     int64_t port;
-    queue_turn(queue, fleet, 0); /* so that the first metrics have the engine's numbers */
+    queue_turn(queue, fleet, 0); /* so that the first metrics contain the engine's numbers */
     const Err e = http_start(&options, &served, queue, &http, &port);
     if (!e.code) {
         const bool is_ipv6 = strchr(c->host, ':');

@@ -34,9 +34,9 @@ typedef struct Exact {
     char *in, *out; /* device memory; both are as large as the larger buffer */
     const Collective *of;
     const ExactType *type;
-    int64_t count; /* the n of the call */
-    /* Whether input and output share one buffer. In this case, the smaller of the two is this member's part
-     * of the larger. */
+    int64_t count; /* the argument n of the collective */
+    /* Whether input and output share one buffer. If they do, the smaller buffer is this member's part of the
+     * larger one. */
     bool in_place;
 } Exact;
 

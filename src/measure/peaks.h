@@ -7,12 +7,12 @@
 /* Returns the rate, in GB/s, of a copy between arrays that are larger than any cache. Each byte counts twice,
  * because it is read and written. */
 double bench_roof_copy(Device *);
-/* Returns the rate, in GB/s, at which the device reads an array that is larger than any cache. A GPU runs
+/* Returns the rate, in GB/s, at which the device reads an array that is larger than any cache. On a GPU, runs
  * op_sum_squares. */
 double bench_roof_read(Device *);
-/* Returns the rate, in GFLOP/s, of a square GEMM whose operands and result have this type. A GPU runs
- * op_linear at 8192^3, or at 4096^3 in F32 and F64. The CPU runs a multithreaded BLAS GEMM at 2048^3, in F64
- * or, for any other type, in F32. */
+/* Returns the rate, in GFLOP/s, of a square GEMM whose operands and result have this type. On a GPU, runs
+ * op_linear at 8192^3, or at 4096^3 in F32 and F64. On the CPU, runs a multithreaded BLAS GEMM at 2048^3, in
+ * F64 or, for any other type, in F32. */
 double bench_roof_gemm(Device *, DType);
 
 /* Returns the dense matrix TFLOP/s that the vendor states for the type, or 0 if the device is unknown. Rates for 16-bit

@@ -32,5 +32,6 @@ typedef enum CacheCopy { CACHE_MEASURES, CACHE_SAVES, CACHE_RESTORES } CacheCopy
  * CACHE_MEASURES, copies nothing, and `host` may be NULL. Returns the offset of the end of the copy. */
 size_t cache_copy_pages(const Model *, const CacheShape *, Cache *, const CachePages *, CacheCopy, char *host,
                         size_t at);
-/* Copies all rows of page `from` to page `to`. Both are pages for positions, not for encoder positions. */
+/* Copies all rows of page `from` to page `to`. Both pages must be pages for positions, not for encoder
+ * positions. */
 void cache_copy_page(const Model *, const CacheShape *, Cache *, int64_t from, int64_t to);

@@ -136,7 +136,7 @@ static void stage_init(Model *m, const StagePart *stage) {
 static void mark_rescaled(const Config *c, Registry *r) {
     if (c->optimizer == OPTIMIZER_SGD)
         registry_mark_rescaled(r, false, f64_is_set(c->decoupled_lr) ? PARAM_EMBEDDING : 0);
-    else if (c->optimizer != OPTIMIZER_MUON) /* which updates the same matrices, at its own rate */
+    else if (c->optimizer != OPTIMIZER_MUON) /* Muon updates the same matrices, at its own rate */
         registry_mark_rescaled(r, true, 0);
 }
 
@@ -231,8 +231,8 @@ Err model_check_frozen(const Config *c) {
     for (int64_t i = 0; i < names->count && !e.code; i++)
         if (!registry_mark(r, names->at[i], PARAM_FROZEN))
             e = err_user(
-                "--freeze-parameters %s: the model has no parameter or module of this name: "
-                "give a full name such as '%s', or its beginning up to a dot, such as 'decoder.layers.0'",
+                "--freeze-parameters %s: the model has no parameter or module with this name: specify a full "
+                "name such as '%s', or the beginning of a name up to a dot, such as 'decoder.layers.0'",
                 names->at[i], r->params[0]->spec.name);
     bool trains = false;
     for (int i = 0; i < r->n; i++) trains |= param_is_trained(r->params[i]);

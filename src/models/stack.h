@@ -104,7 +104,7 @@ void stack_add_final_norm(Stack *, Registry *);
 Tensor *stack_output(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
 /* Runs the stack's last layers as stack_output does, and applies the final norm if the stack has one. */
 Tensor *stack_end(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
-/* Returns how many tensors the branches before branch k of this layer keep in the cache (BranchOps.caches).
- * If `out` is not NULL, the specs of these tensors are written to `out`. */
+/* Returns how many tensors the branches before branch k of this layer keep in the cache (BranchOps.caches). If
+ * `out` is not NULL, writes the tensors' specs to `out`. */
 int stack_caches(const StackSpec *, const Layout *, int64_t layer, int k, CacheSpec *out);
 double stack_flops(const StackSpec *); /* as in BranchOps.flops */

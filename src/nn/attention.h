@@ -15,7 +15,7 @@
 typedef enum AttentionSink {
     SINK_NONE,
     SINK_ONE,    /* 1 */
-    SINK_LEARNED /* exp of a learned parameter, one per query head */
+    SINK_LEARNED /* exp(p), where p is a learned parameter for each query head */
 } AttentionSink;
 
 /* T5's relative position bias: each distance bucket has a bias that is added to the scores. All layers in a
@@ -23,7 +23,7 @@ typedef enum AttentionSink {
 typedef struct RelativeSpec {
     const char *name; /* name of the bias parameter; NULL if there is no bias */
     int64_t buckets, max_distance;
-    bool bidirectional; /* whether keys after the query have several buckets by distance, not one */
+    bool bidirectional; /* whether keys after the query have several distance buckets instead of one */
     double init_std;
 } RelativeSpec;
 
@@ -47,7 +47,7 @@ typedef struct AttentionSpec {
     double dropout, qkv_init_std, proj_init_std, softmax_init_std;
     QuantSpec quant; /* for both projections */
     ContextPlan context;
-    bool unfused;   /* whether to store all scores, as the reference for the fused kernel */
+    bool unfused;   /* whether to store all scores, as a reference for the fused kernel */
     bool recompute; /* whether the backward pass recomputes the core (norms, rotation, attention) */
 } AttentionSpec;
 
@@ -80,7 +80,7 @@ Tensor *attention_flat_heads(Tape *, Tensor *x);
  * larger. */
 AttentionAttr attention_attr(const Tape *, const AttentionSpec *, uint64_t dropout_site, int64_t positions);
 
-/* Returns how many counters the branch has. These counters contain the largest scores. */
+/* Returns how many counters the branch has. The counters contain the largest scores. */
 int64_t attention_counters(const AttentionSpec *);
 
 /* The branch's module is an Attention, and its spec is an AttentionSpec. */

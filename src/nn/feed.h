@@ -55,8 +55,8 @@ typedef struct FeedField {
  * fields if n is 0. */
 Feed *feed_fields(Tape *, const Feed *, const FeedField *, int n);
 
-/* Copies a batch's fields, which must all be integers, to feed_bytes(batch) bytes of host memory. The feed
- * then points to the tensors `field`, whose data is at `memory` on the device. The caller must copy the bytes
- * there. */
+/* Copies a batch's fields, which must all be integers, to feed_bytes(batch) bytes of host memory. The feed then
+ * points to the tensors `field`, whose data is at `memory` on the device. The caller must copy the bytes to
+ * `memory`. */
 size_t feed_bytes(const Batch *);
 void feed_write(Feed *, Tensor field[FIELDS], const Batch *, char *memory, char *host);

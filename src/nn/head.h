@@ -5,7 +5,7 @@
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* One of a model's losses. The training loss is the sum of the means of all losses. */
+/* One of a model's losses. The training loss is the sum of all losses' means. */
 typedef struct LossSpec {
     const char *name;   /* the name that Megatron-LM uses */
     FieldExtent extent; /* POSITIONS: one value per token, [b, s]; SAMPLES: one value per sample, [b, 1] */
@@ -14,8 +14,8 @@ typedef struct LossSpec {
     /* With SAMPLES: the number of choices per question. A question's choices are consecutive samples that share one
      * loss, [b / choices, 1], with the weight of the first sample. 0 means that each sample has its own loss. */
     int64_t choices;
-    /* An auxiliary loss adds `factor` times its mean to the gradient. Auxiliary losses are not part of the reported
-     * training loss or of evaluations. */
+    /* An auxiliary loss contributes the gradient of `factor` times its mean. Auxiliary losses are not part of the
+     * reported training loss or of evaluations. */
     bool auxiliary;
     double factor;
 } LossSpec;

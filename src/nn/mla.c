@@ -118,7 +118,8 @@ static Tensor *attend(Tape *t, const Core *c, AttentionInputs x) {
     x.first_key = c->feed->document_start;
     x.lengths = c->feed->lengths;
     x.max = c->module->max;
-    if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t); /* otherwise, attention waits for other ranks */
+    /* With context parallelism, attention itself waits for other ranks. */
+    if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t);
     return op_context_attention(t, &x, attr, p->context, p->unfused);
 }
 

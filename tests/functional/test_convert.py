@@ -498,7 +498,7 @@ shutil.copy(model / "model.safetensors", WORK / "odd")
 (WORK / "odd" / "config.json").write_text(json.dumps(json.loads((model / "config.json").read_text())
                                                      | {"vocab_size": 1 << 40}))
 said = convert("--from-hf", WORK / "odd", "--save", WORK / "odd-saved", expect=2)
-assert f"'{WORK / 'odd' / 'config.json'}' describes an impossible model: " in said and "--vocab-size" in said, said
+assert f"'{WORK / 'odd' / 'config.json'}' describes an invalid model: " in said and "--vocab-size" in said, said
 said = convert("--from-hf", model, "--save", WORK / "odd-saved", "--norm-epsilon", "-1", expect=2)
 assert "--norm-epsilon" in said and "config.json" not in said, said
 said = convert("--from-hf", model, "--save", WORK / "odd-saved", "--hf-model-type", "gpt2", expect=2)

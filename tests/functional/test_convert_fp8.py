@@ -60,5 +60,5 @@ refuses({NAME: (kind, shape, content[:9] + b"\x7f" + content[10:])},
         f"1 with NaN or infinity (download them again): '{NAME}' (1 of ")
 refuses({f"{norm}_scale_inv": weights[SCALE]}, f"1 unexpected: '{norm}_scale_inv'")
 for size in [64, 128], [128], None:
-    refuses({}, "the weight_block_size of 'fp8' must be [128, 128]", weight_block_size=size)
-refuses({}, "by the unsupported method 'fbgemm_fp8'; use the original weights", quant_method="fbgemm_fp8")
+    refuses({}, "weight_block_size for the method 'fp8' must be [128, 128]", weight_block_size=size)
+refuses({}, "with the unsupported method 'fbgemm_fp8' (quantization_config); use the unquantized weights", quant_method="fbgemm_fp8")

@@ -43,7 +43,7 @@ refuses({SCALES: (kind, [experts, rows, groups], scales[:5] + b"\xff" + scales[6
 refuses({f"{GATE_UP}_bias": None, f"{GATE_UP}_bias_scales": weights[SCALES]}, f"1 missing: '{GATE_UP}_bias'",
         f"1 unexpected: '{GATE_UP}_bias_scales'")
 for method in ({"quant_method": "fp4"}, {}, None):
-    refuses({}, "the model is quantized (quantization_config) by the unsupported method", quantization=method)
+    refuses({}, "the model is quantized with the unsupported method", quantization=method)
 
 # ---- tokenizer: the embedding has more rows than there are tokens ----
 

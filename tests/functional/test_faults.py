@@ -198,7 +198,7 @@ def flip(path):
 
 
 DAMAGE = {
-    "a bit of a shard flipped": ("shard_00001.bin", flip, "does not have the bytes that were saved"),
+    "a bit of a shard flipped": ("shard_00001.bin", flip, "do not match its hash"),
     "a shard cut short": ("shard_00002.bin", lambda f: os.truncate(f, f.stat().st_size - 1), "is damaged: it has"),
     "a shard deleted": ("shard_00003.bin", pathlib.Path.unlink, "No such file"),
     "a manifest deleted": ("manifest.json", pathlib.Path.unlink, "No such file"),

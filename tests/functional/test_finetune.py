@@ -190,7 +190,7 @@ refused_lines("wrong.tsv', line 2: the line has 7 columns, but must have 6", "QQ
               [QQP_LINES[0], "1\t2\t3\ta\tb\tc\t1"])
 refused_lines("wrong.tsv', line 2: the line has 3 columns, but must have at least 11", "MNLI",
               [MNLI_LINES[0], "1\t2\t3"])
-refused_lines("wrong.tsv', line 4: the label 'unsure' is none of the 3 classes", "MNLI",
+refused_lines("wrong.tsv', line 4: the label 'unsure' is not one of the 3 classes", "MNLI",
               [*MNLI_LINES[:3], MNLI_LINES[3].replace("neutral", "unsure")])
 refused_lines("wrong.tsv' has no samples", "MNLI", MNLI_LINES[:1])
 refused_lines("wrong.tsv', line 2: byte 0xe9 at offset 15 is not UTF-8", "labels",
@@ -200,7 +200,7 @@ refused_lines("line 2: a text has no tokens", "labels", ["a\tword", "b\t "])
 refused_lines("have the label 'a'", "labels", ["a\tword", "a\tother"])
 refused_lines("line 1: an answer is not A, B, C or D", "RACE", [question().replace('"answers": ["', '"answers": ["E')])
 refused_lines("line 2: ", "RACE", [question(), "{"])
-refused("line 1: the label 'sideways' is none of the 2 classes", *LABELS, write("other.tsv", ["sideways\tword"]),
+refused("line 1: the label 'sideways' is not one of the 2 classes", *LABELS, write("other.tsv", ["sideways\tword"]),
         *FROM, "--epochs", 1)
 refused("--task expects one of none, MNLI, QQP, RACE, labels, not 'SST'", "--task", "SST", *LABELS[2:],
         *FROM, "--epochs", 1)
@@ -211,8 +211,8 @@ refused("--class-labels lists a class twice", *LABELS, *FROM, "--epochs", 1, "--
 refused("--class-labels has no effect without --task labels", *MNLI, *FROM, "--epochs", 1, "--class-labels", "a", "b")
 refused("the checkpoint in", *LABELS, "--pretrained-checkpoint", WORK / "bert", *SIZES, "--hidden-size", 64,
         *TOKENS, "--epochs", 1)
-refused("'classification_head.weight' ('whole') is stored as [3, 32], but the model has [2, 32]", *QQP,
-        "--pretrained-checkpoint", WORK / "mnli", "--use-checkpoint-args", "--epochs", 1)
+refused("'classification_head.weight' ('whole') has the shape [3, 32], but in this model it has the shape [2, 32]",
+        *QQP, "--pretrained-checkpoint", WORK / "mnli", "--use-checkpoint-args", "--epochs", 1)
 for family in "gpt", "t5":
     refused(f"isotron: --task supports only BERT: set --model bert instead of {family}.", *LABELS, *SIZES,
             "--model", family, *TOKENS, "--epochs", 1)
@@ -223,7 +223,7 @@ for words in ["--load"], ["--pretrained-checkpoint"], ["--use-checkpoint-args", 
     out = isotron("finetune", *words, WORK / "gpt", expect=2)
     assert out == (f"isotron: '{WORK / 'gpt'}' contains a 'gpt' model, but a task fine-tunes a BERT model: "
                    "load a checkpoint of --model bert\n"), out
-assert isotron("finetune", expect=2).startswith("isotron: 12 problems with the options, the first: isotron finetune"
+assert isotron("finetune", expect=2).startswith("isotron: 12 problems with the options; the first is: isotron finetune"
                                                 " supports only BERT: set --model bert instead of gpt.\n")
 refused("needs the tokens [CLS] and [SEP]", *LABELS, *SIZES, "--tokenizer-type", "ByteLevelTokenizer", "--epochs", 1)
 refused("lower --global-batch-size, or add --keep-last", *LABELS[:3], write("few.tsv", ["a\tword", "b\tword"]),

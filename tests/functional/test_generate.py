@@ -103,7 +103,7 @@ for prompts in ["a"], ["a", "b"]:
     out, told = generate("--prompt", *prompts, "--tokens-to-generate", 10**9, status=2)
     pages = 10**9 // 64 + 1
     size = pages * 64 * 2 * 2 * 24 * 4 / 2**30
-    assert not out and f"the KV cache of {pages} pages of 64 tokens needs {size:.1f} GiB" in told, (size, told)
+    assert not out and f"the KV cache ({pages} pages of 64 tokens) needs {size:.1f} GiB" in told, (size, told)
     assert "available" in told, told
 
 # Generation keeps only parameters in memory: no gradients, optimizer state or main weights. The remaining memory is the
@@ -151,12 +151,12 @@ for words in "GPT2BPETokenizer --vocab-file gpt2/vocab.json --merge-file gpt2/me
 
 # A draft model must have the vocabulary of the model.
 for name, more, message in (("bytes", ["--vocab-size", 600],
-                             "its vocabulary has 600 tokens, but the vocabulary of --load has 512"),
+                             "its vocabulary has 600 tokens, but the --load model's vocabulary has 512"),
                             ("numbers", ["--tokenizer-type", "NullTokenizer", "--vocab-size", 512],
-                             "token 0 has a different text than in the tokenizer of --load")):
+                             "token 0 has a different text in the --load model's tokenizer")):
     pretrain(data, WORK / name, "--train-iters", 1, "--lr-warmup-iters", 0, *more)
     told = generate("--prompt", "a", "--num-speculative-tokens", 2, "--speculative-model", WORK / name, status=2)[1]
-    assert f"--speculative-model {WORK / name}: {message}; name a model with the same tokenizer" in told, told
+    assert f"--speculative-model {WORK / name}: {message}; specify a model with the same tokenizer" in told, told
 told = generate("--prompt", "a", "--num-speculative-tokens", 2, "--speculative-model", WORK / "missing", status=2)[1]
 assert f"--speculative-model {WORK / 'missing'}: '{WORK / 'missing'}'" in told, told
 print("generate prints text")

@@ -70,7 +70,7 @@ def check_checkpoint():
     bytes_of = bytearray(shards(save, 1)[0].read_bytes())
     bytes_of[-1] ^= 1
     shards(save, 1)[0].write_bytes(bytes_of)
-    assert "does not have the bytes that were saved" in isotron("inspect", "--checkpoint", save, "--verify", expect=2)
+    assert "do not match its hash" in isotron("inspect", "--checkpoint", save, "--verify", expect=2)
 
 
 def check_schedules():

@@ -64,5 +64,5 @@ assert re.findall(r"iteration (\d+):", said) == ["21", "22"], said
 refused = subprocess.run([WORK / "by_hand", *conf, "--tensorboard-dir", "x"], capture_output=True, text=True)
 assert refused.returncode == 2 and "--tensorboard-dir" in refused.stderr, refused
 refused = subprocess.run([WORK / "by_hand"], capture_output=True, text=True)
-lines = [line.split(", the first: ")[-1].removeprefix("custom_loop: ") for line in refused.stderr.splitlines()]
+lines = [line.split("; the first is: ")[-1].removeprefix("custom_loop: ") for line in refused.stderr.splitlines()]
 assert refused.returncode == 2 and len(lines) == len(set(lines)) > 1, refused

@@ -81,7 +81,7 @@ BYTES = ["--tokenizer-type", "ByteLevelTokenizer", "--data-path", WORK / "text-t
 assert "needs the token [CLS]" in isotron("pretrain", *MODEL, *BYTES, expect=2)
 SHORT = [*TOKENS, *SPLIT, "--seq-length", 9, "--mask-prob", 0.15]
 said = isotron("pretrain", *MODEL, *SHORT, expect=2)
-assert ("a sequence of 9 tokens has at most 6 tokens of text, and 0.15 of these is less than one token; "
+assert ("a sequence of 9 tokens has at most 6 tokens of text, and 0.15 times that number is less than 1; "
         "set --seq-length to at least 10") in said, said
 assert losses("--seq-length", 10, "--mask-prob", 0.15, "--train-iters", 1)[0] > 0
 assert "must be greater than 0" in isotron("pretrain", *MODEL, *TOKENS, *WHOLE, "--mask-prob", 0, expect=2)

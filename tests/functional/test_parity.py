@@ -218,7 +218,7 @@ bad(edited("gpt2-tiny", "curve.json",
 # Only transformers' names are read, and its BERT has neither a gated MLP nor query norms.
 for more, says in ("swiglu = true\n", "linear_fc1.weight' (gate)"), ("qk-layernorm = true\n", "q_layernorm.weight'"):
     bad(conf("bert-original", lambda s: s.replace("activation = gelu-erf\n", "") + more), says, "Hugging Face's BERT",
-        "remove the option that adds it")
+        "remove the option that adds this parameter")
 bad(conf("llama-gqa", lambda s: s + "model = bert\n"), 'no "types", which this --model bert reads')
 bad(conf("llama-gqa", lambda s: s.replace("attention-dropout = 0", "attention-dropout = 0.1")),
     "--attention-dropout 0.1")

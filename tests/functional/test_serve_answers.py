@@ -293,8 +293,8 @@ for row in ROWS:
 judge.check_bodies(UPDATE)
 # The advice is for a client, which cannot set options.
 error = server.post(UPDATE, 400, model_path=str(WORK / "other"))["error"]
-assert error["message"].endswith("is stored as [80, 16], but the model has [160, 16]; load a checkpoint of the same "
-                                 "model"), error
+assert error["message"].endswith("has the shape [80, 16], but in this model it has the shape [160, 16]; load a "
+                                 "checkpoint of the same model"), error
 server.post(UPDATE, model_path=str(WORK / "saved"))
 order("/resume")
 assert server.post(COMPLETE, prompt="a" * 121, max_tokens=1)["usage"]["completion_tokens"] == 1  # without infinities

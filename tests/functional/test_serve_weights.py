@@ -28,7 +28,7 @@ LONG = {"prompt": "Another prompt", "temperature": 1.3, "seed": 4, "ignore_eos":
 WRONG = [({"model_path": str(path)}, code, part) for path, code, part in (
     (WORK / "missing", "not_loaded", "contains no checkpoint"),
     (other, "not_loaded", "; load a checkpoint of the same model"),
-    (DAMAGED, "not_loaded", "is damaged: tensor"), (PIPED, "not_loaded", "is a FIFO"),
+    (DAMAGED, "not_loaded", "is damaged: the bytes of tensor"), (PIPED, "not_loaded", "is a FIFO"),
     (UNNAMED, "not_loaded", "rename it"))] + [
     ({}, None, "'model_path' must be"), ({"model_path": ""}, None, "'model_path' must be"),
     ({"model_path": str(NEW), "keep_pause": False}, "unsupported", "'keep_pause'"),

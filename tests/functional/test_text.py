@@ -195,7 +195,7 @@ for name, data, at, line in [("cp1252", b"a\nb\x81", 3, 2), ("ascii", b"a\xe9", 
     said = preprocess(write("coded", data), options=[*FORMATS[0], "--input-encoding", name], expect=2)
     assert "coded'" in said and where in said and f"--input-encoding {name}" in said, (name, data, said)
 for name, part in (("latn1", "did you mean latin1"), ("klingon", "common encodings are utf-8, latin1"),
-                   ("latin1//IGNORE", "is not known"), ("/", "is not known")):
+                   ("latin1//IGNORE", "is unknown"), ("/", "is unknown")):
     assert part in preprocess(WORK / "coded", options=["--input-encoding", name], expect=2)
 
 # ---- containers ----
@@ -252,7 +252,7 @@ for name, data in {"gzip": gzip.compress(lines) + b"more", "bzip2": bz2.compress
     assert "are damaged" in preprocess(write("torn.txt", data), options=FORMATS[0], expect=2), name
 for name, data in {"lzma": CONTAINERS["lzma"][:1] + struct.pack("<I", 3 << 30) + CONTAINERS["lzma"][5:],
                    "zstd": frame(lines, window=22)}.items():
-    assert "its window is larger than 2 GiB: unpack it" in preprocess(write("wide.txt", data),
+    assert "its window is larger than 2 GiB: unpack the file" in preprocess(write("wide.txt", data),
                                                                       options=FORMATS[0], expect=2), name
 for name in "xz, large dictionary", "zstd --long=31":  # in less address space than the window
     done = subprocess.run(["bash", "-c", 'ulimit -v 1500000; exec "$@"', "", PROGRAM, "preprocess",

@@ -17,15 +17,15 @@ static Err check_quantization(const char *path, const json_t *quantized) {
     const char *method = json_string_value(json_object_get(quantized, "quant_method"));
     const HfQuantization *q = hf_quantization(method);
     if (quantized && !q)
-        return err_user("'%s': the model is quantized (quantization_config) by the unsupported method %s; "
-                        "use the original weights",
+        return err_user("'%s': the model is quantized with the unsupported method %s (quantization_config); "
+                        "use the unquantized weights",
                         path, quote(method ? method : "unknown").s);
     json_t *size = q && q->side ? json_pack("[i,i]", q->side, q->side) : NULL;
     const bool fits = !size || json_equal(size, json_object_get(quantized, "weight_block_size"));
     json_decref(size);
     return fits ? ERR_OK
-                : err_user("'%s': the weight_block_size of %s must be [%d, %d], the only supported size; "
-                           "use the original weights",
+                : err_user("'%s': weight_block_size for the method %s must be [%d, %d], the only supported "
+                           "size; use the unquantized weights",
                            path, quote(method).s, q->side, q->side);
 }
 
@@ -33,9 +33,9 @@ static bool is_of_experts(const HfRow *row) {
     return row->option > OPTION_GROUP_MOE && row->option < OPTION_GROUP_INIT;
 }
 
-/* For a type with latent attention, returns the row for the number of leading layers without experts. Returns
- * NULL for types without latent attention. For a dense model with latent attention, this row contains the
- * total number of layers, because no other type describes such a model. */
+/* For a type with latent attention, returns the row that contains the number of leading layers without experts.
+ * Returns NULL for types without latent attention. For a dense model with latent attention, this row contains
+ * the total number of layers, because no other type describes such a model. */
 static const HfRow *dense_row(const HfRow *const *rows, int n) {
     const HfRow *first = NULL;
     bool latent = false;
@@ -101,7 +101,7 @@ Err hf_config_parse(const char *path, const Str *conf, Arena *arena, Config *con
     config_check(config, CHECK_MODEL, &args);
     const Err e = args_end(&args);
     args_free(&args);
-    return e.code ? err_user("'%s' describes an impossible model: %s", path, e.msg) : ERR_OK;
+    return e.code ? err_user("'%s' describes an invalid model: %s", path, e.msg) : ERR_OK;
 }
 
 static bool has_mtp(const Config *c, const Safetensors *weights) {
@@ -185,8 +185,8 @@ static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, c
     return w.family;
 }
 
-/* Counts the values implied by the type that differ from the model's values. A different model family counts more than
- * all different values together. A type without a row for --model is a GPT. */
+/* Counts the values implied by the type that differ from the model's values. A different model family counts as more
+ * than all other differences together. A type without a row for --model describes a GPT. */
 static int count_unlike(const HfType *t, const Config *filled) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
@@ -218,11 +218,11 @@ static Err check_kind(const HfType *t, const Config *c) {
         experts |= rows[i]->option == OPTION_num_experts && rows[i]->form == &hf_form_experts;
     }
     if (strcmp(family, own))
-        return err_user("it is a type of --model %s, but this model is a %s", family, own);
+        return err_user("this type describes a --model %s, but the model is a %s", family, own);
     if (experts && !i64_is_set(c->num_experts) && !(c->multi_latent_attention && dense_row(rows, n)))
-        return err_user("it has experts, but this model has no --num-experts");
+        return err_user("this type has experts, but the model has no --num-experts");
     if (!experts && c->derived.num_moe_layers)
-        return err_user("it has no experts, but this model has --num-experts");
+        return err_user("this type has no experts, but the model has --num-experts");
     return ERR_OK;
 }
 
@@ -258,7 +258,7 @@ static Err write_first_fit(const Config *c, DType dtype, const json_t *tokens, S
     }
     const Err e = write_type(&HF_TYPE[nearest], c, dtype, tokens, out, family, &differences);
     return e.code ? err_user("no supported type of Hugging Face model has these options, so the model cannot "
-                             "be exported; as %s, the nearest type, %s",
+                             "be exported; for the nearest type, %s, the reason is: %s",
                              HF_TYPE[nearest].name, e.msg)
                   : ERR_OK;
 }

@@ -148,7 +148,7 @@ static void plain_experts(Config *c, const Config *fresh, Arena *arena) {
     c->moe_shared_expert_gate &= shared;
 }
 
-/* Expresses muP by the options for multipliers. Embeddings with learned positions have no such option. */
+/* Expresses muP through the multiplier options. No such option exists for embeddings with learned positions. */
 static void fill_mup(Config *c) {
     c->use_mup = false;
     c->mup_base_hidden_size = I64_UNSET;

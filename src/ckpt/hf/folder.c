@@ -62,7 +62,7 @@ static Err check_entry(const char *dir, const char *name, const HfExtras *x) {
     const bool is_dir = file_is_dir(path);
     free(path);
     return is_dir ? err_user("'%s/%s' is a folder, but this export writes a file with this name: use an "
-                             "empty folder, or remove it",
+                             "empty folder, or remove that folder",
                              dir, name)
                   : ERR_OK;
 }

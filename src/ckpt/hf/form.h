@@ -1,4 +1,4 @@
-/* The forms of rows (type.h). A form converts between a row's key in config.json and options. */
+/* The forms that rows (type.h) can have. A form converts between a row's key in config.json and options. */
 #pragma once
 
 #include <jansson.h>
@@ -121,7 +121,7 @@ void hf_value_write(HfWriter *, const HfRow *);
 
 /* ---- writing ---- */
 
-/* Returns the part of a BERT's class name after the model's name, such as "ForMaskedLM". */
+/* Returns the part of a BERT class name after the model's name, such as "ForMaskedLM". */
 const char *hf_bert_head(const Config *);
 
 void hf_put(HfWriter *, const char *key, json_t *value); /* takes ownership of the caller's reference */

@@ -218,8 +218,8 @@ static void moe_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, layer_numbers(w->config, true));
 }
 
-/* Reads the number of the first layer that has experts. Other keys contain the last such layer (-1 means the model's
- * last layer) and the interval. */
+/* Reads the number of the first layer that has experts. Other keys contain the number of the last layer with experts
+ * (-1 means the model's last layer), and the interval between layers with experts. */
 static void layer_range_read(HfReader *r, const HfRow *row) {
     static const char end[] = "moe_layer_end_index";
     const json_t *last = hf_member(r, NULL, end);

@@ -63,7 +63,7 @@ static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char
     return !scaling ? kinds ? hf_member(r, kinds, kind) : NULL : kind == FULL ? scaling : NULL;
 }
 
-/* Returns the object in the type's SCALED row, or NULL if it has no such row. */
+/* Returns the object in the type's SCALED row, or NULL if the type has no SCALED row. */
 static const json_t *usual_rope(HfReader *r) {
     const HfRow *row = find_row(r, OPTION_use_rope_scaling);
     if (!r->usual_rope && row && row->form == &hf_form_scaled_by_default)
@@ -427,7 +427,7 @@ static void rope_scaling_read(HfReader *r, const HfRow *row) {
     set_scaling(r, in, key);
 }
 
-/* Reads position_embedding_type. If its value is not "rope", the model has no position embeddings. */
+/* Reads position_embedding_type. If the key's value is not "rope", the model has no position embeddings. */
 static void rope_if_named_read(HfReader *r, const HfRow *row) {
     if (!strcmp(hf_get_text(r, NULL, "position_embedding_type", "none"), "rope"))
         rope_scaling_read(r, row);

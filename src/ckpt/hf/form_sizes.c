@@ -177,8 +177,8 @@ static void activation_write(HfWriter *w, const HfRow *row) {
  * gelu_new. */
 static const char GATED[] = "gated-", GATED_GELU[] = "gated-gelu";
 
-/* Reads T5's feed_forward_proj. Files saved by transformers also contain the two parts of this name separately; the
- * parts take precedence. */
+/* Reads T5's feed_forward_proj. Files saved by transformers also contain this name's two parts under separate keys,
+ * which take precedence. */
 static void feed_forward_read(HfReader *r, const HfRow *row) {
     const char *word = activation_word(r, row);
     const bool gated = !strncmp(word, GATED, strlen(GATED));
@@ -303,7 +303,7 @@ static void mpt_attention_write(HfWriter *w, const HfRow *row) {
 
 /* ---- biases ---- */
 
-/* Sets the biases of attention's four projections. */
+/* Sets whether attention's four projections have biases. */
 static void set_attention_biases(HfReader *r, bool biases) {
     hf_set_flag(r, OPTION_add_qkv_bias, biases);
     hf_set_flag(r, OPTION_add_attn_proj_bias, biases);

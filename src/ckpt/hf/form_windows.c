@@ -34,7 +34,7 @@ static bool reads_layers(const HfRow *row) {
     return reads_first(row) || is_periodic(row) || row->choice == HF_WINDOWS_UNROTATED;
 }
 
-/* Returns whether layer_types gives layer i a window or, without layer_types, the value `otherwise`. */
+/* Returns whether layer_types gives layer i a window. If there is no layer_types, returns `otherwise`. */
 static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise) {
     const char *word = json_string_value(json_array_get(types, (size_t)i));
     if (!types) return otherwise;
@@ -53,7 +53,7 @@ static int64_t get_number(HfReader *r, const HfRow *row) {
     if (row->choice == HF_WINDOWS_PERIOD) return hf_get_size(r, "sliding_window_pattern", 6);
     if (only_windows_rotate(row)) return has_list ? 1 : hf_get_size(r, "sliding_window_pattern", 4);
     if (row->choice == HF_WINDOWS_FOURTH) return 4;
-    if (row->choice == HF_WINDOWS_LISTED) return INT64_MAX; /* every layer then has a window */
+    if (row->choice == HF_WINDOWS_LISTED) return INT64_MAX; /* all layers have a window */
     if (row->choice == HF_WINDOWS_LAST) return hf_get_count(r, "max_window_layers", 62);
     return reads_first(row) ? hf_get_count(r, "max_window_layers", 28) : 2;
 }
@@ -67,7 +67,7 @@ static bool is_windowed(HfReader *r, const HfRow *row, int64_t i, int64_t number
     return is_periodic(row) ? (i + 1) % number != 0 : row->choice != HF_WINDOWS_NONE;
 }
 
-/* Returns the window size, which in Hugging Face includes the token itself. 0 means no window. */
+/* Returns the window size, which in Hugging Face includes the current token. 0 means no window. */
 static int64_t get_window(HfReader *r, const HfRow *row) {
     const json_t *size = json_object_get(r->root, row->key);
     if (row->choice == HF_WINDOWS_NONE) return 0;
@@ -106,8 +106,8 @@ static void windows_read(HfReader *r, const HfRow *row) {
     free(windowed), free(full);
 }
 
-/* Writes the window. In Hugging Face, a window's size includes the token itself. In Megatron-LM, the size counts only
- * the tokens before that token. */
+/* Writes the window. In Hugging Face, a window's size includes the current token. In Megatron-LM, the size counts
+ * only earlier tokens. */
 static void windows_write(HfWriter *w, const HfRow *row) {
     const Derived *d = &w->config->derived;
     const int64_t layers = w->config->num_layers;

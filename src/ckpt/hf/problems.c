@@ -21,7 +21,7 @@ void hf_problem_report(Str *out, HfProblem *p, const char *what) {
 
 enum { BLOCK = 256 };
 
-/* Converts n <= BLOCK values of dtype `from` to `to` and back to double. */
+/* Converts n <= BLOCK values from dtype `from` to dtype `to`, and then to double. */
 static void convert_there_and_back(double *out, const void *values, DType from, DType to, size_t n) {
     double converted[BLOCK];
     dtype_convert(converted, to, values, from, n);

@@ -12,7 +12,7 @@ typedef struct HfProblem {
     int64_t count;
 } HfProblem;
 
-/* Adds a tensor to the list. `detail` follows its name in the message. */
+/* Adds a tensor to the list. `detail` follows the tensor's name in the message. */
 void hf_problem_add(HfProblem *, const char *name, const char *detail);
 /* Appends text such as "2 missing: 'a', 'b'", or nothing if the list is empty. Frees the list. */
 void hf_problem_report(Str *out, HfProblem *, const char *what);
@@ -24,7 +24,7 @@ typedef struct HfValues {
     double largest;      /* largest magnitude of the values that are too large */
 } HfValues;
 
-/* Checks whether n values in a tensor can be converted from dtype `from` to `to`, and counts those that cannot. */
+/* Counts how many of n values in a tensor cannot be converted from dtype `from` to dtype `to`. */
 void hf_values_check(HfValues *, const char *name, const void *values, DType from, DType to, int64_t n);
 /* Returns the narrowest dtype that can hold the values that were too large. */
 DType hf_values_fitting_dtype(const HfValues *);

@@ -19,8 +19,8 @@ static bool mxfp4_describe(const Tensor *weight, Tensor *numbers, Tensor *scales
     return true;
 }
 
-/* Decodes MXFP4. A byte contains two numbers, the first in its low half. The scale 255, which means NaN, becomes
- * infinity here, so every value in its group becomes infinite or NaN. */
+/* Decodes MXFP4. A byte contains two numbers, the first one in the lower half. The scale 255, which means NaN,
+ * becomes infinity here, so every value in its group becomes infinite or NaN. */
 static void mxfp4_decode(const Tensor *numbers, const Tensor *scales, float *out) {
     static const float E2M1[16] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6, -0.0F, -0.5F, -1, -1.5F, -2, -3, -4, -6};
     const uint8_t *byte = numbers->data, *scale = scales->data;
@@ -39,8 +39,8 @@ enum { SIDE = 128 };
 
 static int64_t blocks(int64_t n) { return (n + SIDE - 1) / SIDE; }
 
-/* Describes the two tensors that store a weight. A scale multiplies a block of SIDE x SIDE values. The last blocks in a
- * row or column may be smaller. */
+/* Describes the two tensors that store a weight. Each scale multiplies a block of SIDE x SIDE values. The last blocks
+ * in a row or column may be smaller. */
 static bool fp8_describe(const Tensor *weight, Tensor *numbers, Tensor *scales) {
     if (weight->ndim != 2) return false;
     *numbers = tensor_make(NULL, F8E4M3, 2, weight->dim);

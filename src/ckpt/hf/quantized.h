@@ -1,6 +1,6 @@
-/* Reads weights that a Hugging Face file stores in quantized form: small numbers in one tensor, and their scales in
- * another. Each format is a row in the table in quantized.c. Only the import supports these formats. An export writes
- * plain weights. */
+/* Reads weights that a Hugging Face file stores in quantized form: low-precision numbers in one tensor, and their
+ * scales in another. Each format is a row in the table in quantized.c. Only the import supports these formats. An
+ * export writes plain weights. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,7 +14,7 @@ typedef struct HfQuantization {
     /* Describes the two tensors, without content, that store a weight of shape [.., out, in]. Returns false
      * if the format cannot store the weight. */
     bool (*describe)(const Tensor *weight, Tensor *numbers, Tensor *scales);
-    /* Sets all values in the weight, in order. A value can be NaN or infinite. */
+    /* Computes all values of the weight, in order. A value can be NaN or infinite. */
     void (*decode)(const Tensor *numbers, const Tensor *scales, float *out);
     int side; /* weight_block_size in config.json must be [side, side]; 0 if config.json has no such key */
 } HfQuantization;

@@ -137,10 +137,9 @@ static Err add_param(HfMap *m, const Param *p) {
         const Rule *rule =
             whole ? whole : find_rule(m->family, module, (size_t)(kind - module), name_of_part);
         if (!rule)
-            return err_user(
-                "parameter '%s' (%s) has no counterpart in Hugging Face's %s models, whose tensor "
-                "names the weights use: remove the option that adds it",
-                name, name_of_part, FAMILIES[m->family].title);
+            return err_user("parameter '%s' (%s) has no counterpart in Hugging Face's %s models, whose "
+                            "tensor names the weights use: remove the option that adds this parameter",
+                            name, name_of_part, FAMILIES[m->family].title);
         add_by_rule(m, rule, base, whole ? "" : kind, p, part);
         if (!rule->part) break;
     }
@@ -166,9 +165,8 @@ static bool ends_with(const char *name, const char *end) {
 
 enum { NAME_BYTES = 160 };
 
-/* Sets `out` to a BERT norm's older name. Files converted from TensorFlow, such as the first
- * bert-base-uncased, use this name. In transformers, both names are valid. Returns false if the tensor has no
- * older name. */
+/* Sets `out` to a BERT norm's older name. Files converted from TensorFlow, such as the first bert-base-uncased,
+ * use the older name. transformers accepts both names. Returns false if the tensor has no older name. */
 static bool older_name(const char *name, char out[NAME_BYTES]) {
     static const char *const NAMES[][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
                                            {"LayerNorm.bias", "LayerNorm.beta"}};
@@ -213,8 +211,8 @@ Err hf_detect(const Safetensors *s, HfFamily *out) {
     }
     Str types = {0};
     hf_type_names(&types);
-    const Err e = err_user("the names of the tensors in '%s' match no supported model (%s); the first "
-                           "name is %s; specify the weights of one of these models",
+    const Err e = err_user("the tensor names in '%s' match no supported model (%s); the first name is %s; "
+                           "specify the weights of a supported model",
                            s->path, types.s, s->count ? quote(s->tensors[0].name).s : "missing");
     str_free(&types);
     return e;
@@ -424,9 +422,9 @@ static Err report(const char *path, HfProblem problem[PROBLEMS], bool headless) 
     for (int i = 0; i < PROBLEMS; i++) hf_problem_report(&text, &problem[i], WHAT[i]);
     const Err e =
         text.len
-            ? err_user("'%s' does not fit the model that config.json or the options describe; tensors: %s%s",
-                       path, text.s,
-                       headless ? "; convert --init-missing-heads initializes missing heads" : "")
+            ? err_user(
+                  "'%s' does not match the model that config.json or the options describe; tensors: %s%s",
+                  path, text.s, headless ? "; convert --init-missing-heads initializes missing heads" : "")
             : ERR_OK;
     str_free(&text);
     return e;

@@ -95,9 +95,9 @@ typedef struct HfSource {
 Err hf_match(const Safetensors *, const Registry *, const HfSource *, HfMap *out);
 /* Returns whether the file contains a pooler that the model does not use. hf_check accepts such a pooler. */
 bool hf_leaves_pooler(const Safetensors *, const HfMap *);
-/* Returns whether the file contains layers after the model's last layer. In DeepSeek-V3 and GLM-4.5, such layers
- * predict additional tokens (MTP). Like transformers, hf_check accepts and ignores these layers if the model does not
- * have them. */
+/* Returns whether the file contains layers after the model's last layer. In DeepSeek-V3 and GLM-4.5, layers after the
+ * last layer predict additional tokens (MTP). Like transformers, hf_check accepts and ignores such layers if the
+ * model has no MTP layers. */
 bool hf_leaves_layers(const Safetensors *, const HfMap *);
 /* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted, except for
  * heads that the file lacks. If a value is NaN or infinite, in the file or after conversion to the registry's precise

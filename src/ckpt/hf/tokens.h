@@ -9,7 +9,7 @@
 #include "base/err.h"
 #include "base/str.h"
 
-#define HF_TOKENS "hf_tokens" /* the key for an import's token ids in a checkpoint's state */
+#define HF_TOKENS "hf_tokens" /* the key under which a checkpoint's state stores the token ids of an import */
 
 /* Adds the ids in `from` that `tokens` lacks. Skips ids outside the vocabulary, and prints a note. `where` names the
  * source of `from` in the note. */

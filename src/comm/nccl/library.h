@@ -28,9 +28,9 @@ enum { NCCL_SYMMETRIC = 1 }; /* ncclCommWindowRegister: all members register the
 /* `policy`: collectives that only copy between windows use no thread blocks */
 enum { NCCL_COPY_ENGINES = 2 };
 
-/* The first members of ncclConfig_t. NCCL copies the first `size` bytes, and `version` determines which
- * members these bytes contain (parseCommConfig in init.cc). Later members keep their defaults, so all
- * versions accept a prefix. */
+/* The first members of ncclConfig_t. NCCL copies the first `size` bytes, and `version` determines which members
+ * these bytes contain (parseCommConfig in init.cc). Later members keep their defaults, so every version accepts
+ * a prefix of the struct. */
 typedef struct NcclConfig {
     size_t size;
     unsigned magic, version;
@@ -76,17 +76,17 @@ typedef struct Nccl {
     const char *(*GetLastError)(NcclComm);
 } Nccl;
 
-/* Returns whether ranks may run as threads of one process. Before NCCL 2.24, the GPUs of such ranks access
- * each other's buffers directly. This access fails, because a Space (tensor/device.h) is mapped for only one
- * GPU. Between processes, NCCL copies through its own buffers. */
+/* Returns whether ranks may run as threads of one process. Before NCCL 2.24, the GPUs of ranks in the same
+ * process access each other's buffers directly. Direct access fails, because a Space (tensor/device.h) is
+ * mapped for only one GPU. Between processes, NCCL copies through its own buffers. */
 bool nccl_shares_a_process(const Nccl *);
 /* Returns whether copies between windows can run on copy engines, as in version 2.28 and later. */
 bool nccl_has_windows(const Nccl *);
 /* Loads a library; NULL means libnccl.so.2 on the loader's search path. Returns a user error if the library
  * cannot be used. The library stays loaded until the process ends. */
 Err nccl_load(const char *file, Nccl *);
-/* Returns a configuration with these values. NCCL chooses all other values and, if most_blocks is 0, also the number of
- * blocks. */
+/* Returns a configuration with these two values. NCCL chooses all other values and, if most_blocks is 0, also the
+ * number of blocks. */
 NcclConfig nccl_config(int most_blocks, bool copy_engines);
 /* Writes the version as text, such as "2.28.9", and returns the text. */
 const char *nccl_version_text(const Nccl *, char text[32]);

@@ -70,8 +70,8 @@ static CommKey pair_key(const CommKey *of, int pair) {
 }
 
 /* Sends an element through each link. At the first message of a communicator, the host waits until the other
- * side has also called NCCL. Two ranks whose first operations are sends to each other would therefore
- * deadlock. In a group call, NCCL connects all links together. */
+ * side has also called NCCL. Two ranks whose first operations are sends to each other would therefore deadlock.
+ * In a group call, NCCL connects all links at the same time. */
 static void connect(NcclState *s, NcclLink *const *link, int n) {
     NCCL(s, NULL, GroupStart);
     for (int i = 0; i < n; i++) {

@@ -16,8 +16,8 @@ typedef struct Facts {
     int32_t lacks_peers;
 } Facts;
 
-/* Returns whether ranks may share a GPU. Since 2.30, NCCL allows this if NCCL_MULTI_RANK_GPU_ENABLE is set
- * (see its init.cc). On machines with fewer GPUs than ranks, tests set this variable. */
+/* Returns whether ranks may share a GPU. Since 2.30, NCCL allows shared GPUs if NCCL_MULTI_RANK_GPU_ENABLE is
+ * set (see its init.cc). Tests set NCCL_MULTI_RANK_GPU_ENABLE on machines with fewer GPUs than ranks. */
 static bool may_share(const Nccl *n) {
     const char *v = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     return n->host_memory || (n->version >= 23000 && v && strcmp(v, "0") != 0);
@@ -65,7 +65,8 @@ static Err load(const char *library, bool discrete, Nccl *n) {
     if (n->host_memory && discrete)
         return err_user("'%s' transfers only host memory: remove --device cuda", library);
     if (!n->host_memory && !discrete)
-        return err_user("--nccl-library: NCCL transfers only GPU memory: add --device cuda");
+        return err_user(
+            "NCCL transfers only GPU memory, so --nccl-library needs --device cuda: add this option");
     if (n->host_memory && comm_processes() > 1)
         return err_user("'%s' supports only one process: use --ranks without a launcher", library);
     return ERR_OK;
@@ -128,8 +129,8 @@ static Err open_as_agreed(Comm *c, const Nccl *n, Device *device, const Facts *a
         return ERR_OK;
     }
     if (o->registers && !nccl_has_windows(n))
-        return err_user("--use-nccl-ub needs NCCL 2.28 or later, but this is NCCL %s: remove the option, or "
-                        "specify a newer library with --nccl-library",
+        return err_user("--use-nccl-ub needs NCCL 2.28 or later, but the loaded version is %s: remove the "
+                        "option, or specify a newer library with --nccl-library",
                         nccl_version_text(n, why));
     open_transport(c, n, device, o);
     describe(c, n, all, o, text);

@@ -16,7 +16,7 @@ typedef struct NcclFlight {
     CommFacts facts;
     bool watched; /* whether the operation is in the link's list */
     bool waited;  /* whether comm_wait has returned; if so, only the list refers to the operation */
-    bool warned;  /* whether a warning about its lateness was printed */
+    bool warned;  /* whether a warning that the operation is late was printed */
     struct NcclFlight *next;
 } NcclFlight;
 
@@ -64,7 +64,7 @@ typedef struct NcclState {
 
 /* ---- watchdog.c ---- */
 
-/* Ends the world if an NCCL call has failed. */
+/* Aborts the run if an NCCL call has failed. */
 void nccl_check(const NcclState *, NcclComm, int result, const char *call);
 #define NCCL(s, comm, function, ...) nccl_check(s, comm, (s)->nccl.function(__VA_ARGS__), "nccl" #function)
 NcclFlight *nccl_flight_new(NcclState *, const CommWork *);

@@ -90,7 +90,7 @@ static bool is_late(const NcclState *s, const NcclFlight *f) {
     return f && clock_ns() - f->start_ns >= (int64_t)(s->comm->deadline_s * 1e9);
 }
 
-/* Ends the world if the operation has missed the deadline. */
+/* Aborts the run if the operation has missed the deadline. */
 static void check_late(const NcclState *s, const CommKey *key, const NcclFlight *f, const char *what) {
     char why[400];
     if (!is_late(s, f)) return;
@@ -106,7 +106,7 @@ static void check_slow(const NcclState *s, const CommKey *key, NcclFlight *f, in
     s->comm->host->warn(s->comm, key, f->seq, &f->facts);
 }
 
-/* Ends the world if `l`'s communicator reports an error. The report is about the operation on the link `busy`. */
+/* Aborts the run if `l`'s communicator reports an error. The report is about the operation on the link `busy`. */
 static void check_async(const NcclState *s, const NcclLink *l, const NcclLink *busy) {
     char why[400];
     int error = NCCL_SUCCESS;

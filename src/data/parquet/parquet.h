@@ -7,9 +7,9 @@
  * a user error if the column contains lists, maps or structs, uses LZO or the older LZ4, is encrypted, or
  * stores its data in other files.
  *
- * The file is mapped. The reader needs memory for the locations of the requested columns in each row group,
- * and for a page and a dictionary of each requested column. A page may be at most 1 GiB large and, if it exceeds 64
- * MiB, at most 32768 times its compressed size. The file is untrusted; a damaged file is a user error. */
+ * The file is mapped. The reader needs memory for the locations of the requested columns in each row group, and for a
+ * page and a dictionary of each requested column. A page may have at most 1 GiB. A page of more than 64 MiB may be at
+ * most 32768 times as large as its compressed form. The file is untrusted; a damaged file is a user error. */
 #pragma once
 
 #include <stdbool.h>

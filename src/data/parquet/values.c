@@ -22,8 +22,8 @@ static uint32_t bits_at(const unsigned char *p, uint64_t bit, unsigned width) {
     return (uint32_t)(value >> shift & ((UINT64_C(1) << width) - 1));
 }
 
-/* Reads the header of a run. A bit-packed run has a multiple of 8 values. The last run may omit bytes that no value
- * needs. */
+/* Reads the header of a run. The number of values in a bit-packed run is a multiple of 8. The last run may omit
+ * bytes that no value needs. */
 static bool start_run(Runs *r) {
     const uint64_t head = bytes_varint(&r->in), count = head >> 1;
     if (!(head & 1)) {

@@ -14,7 +14,8 @@ typedef struct Pcg64 {
 
 void pcg64_seed(Pcg64 *, uint32_t seed); /* seeds like PCG64(SeedSequence(seed)) */
 uint64_t pcg64_u64(Pcg64 *);
-uint32_t pcg64_u32(Pcg64 *); /* returns the low word of a 64-bit output, and its high word in the next call */
+/* Returns the low word of a 64-bit output; the next call returns its high word. */
+uint32_t pcg64_u32(Pcg64 *);
 /* Returns Generator.integers(low, high, dtype=int32) for low < high, by Lemire's multiply-shift rejection with 32-bit
  * draws. */
 int32_t pcg64_integer(Pcg64 *, int32_t low, int32_t high);

@@ -212,7 +212,7 @@ TEST(wrong_requests_are_refused) {
     check_request("[1]", "must be a list of messages");
     check_request("{}", "must be a list of messages");
     check_request("{\"messages\": {\"role\": \"user\"}}", "must be a list of messages");
-    check_request("{\"messages\": [{}], \"temperature\": 1}", "'temperature' is not known");
+    check_request("{\"messages\": [{}], \"temperature\": 1}", "'temperature' is unknown");
     check_request("{\"messages\": [{}], \"tools\": {}}", "\"tools\" must be a list of objects");
     check_request("{\"messages\": [{}], \"documents\": [1]}", "\"documents\" must be a list of objects");
     check_request("{\"messages\": [{}], \"chat_template\": 1}", "\"chat_template\" must be the name");

@@ -75,7 +75,7 @@ TEST(swapped_files_are_found) {
     char *other = path_of(&f, "x"), *folder = path_of(&f, "iter_0000007"),
          *elsewhere = path_of(&f, "iter_0000009");
     assert_int_equal(rename(a, other) + rename(b, a) + rename(other, b), 0);
-    assert_err(load(&f, 6), "is damaged: tensor 'embedding.word_embeddings.weight' ('whole')",
+    assert_err(load(&f, 6), "is damaged: the bytes of tensor 'embedding.word_embeddings.weight' ('whole')",
                "no other intact");
     assert_err(load(&f, 7), "is damaged", "no other intact");
     assert_int_equal(rename(folder, elsewhere), 0);
@@ -133,7 +133,7 @@ TEST(contradictions_are_found) {
         {"\"file\":0", "\"file\":4294967296", "incomplete"},
         {"\"byte_offset\":0", "\"byte_offset\":9223372036854775744", "contradict"},
         {"\"byte_offset\":0", "\"byte_offset\":1", "contradict"},
-        {"\"byte_offset\":0", "\"byte_offset\":64", "does not have the bytes"},
+        {"\"byte_offset\":0", "\"byte_offset\":64", "do not match its hash"},
         {"\"part\":\"whole\"", "\"part\":\"hole\"", "has no tensor"},
         {"embedding.word_embeddings.weight", "decoder.final_layernorm.weight", "overlap"},
         {"\"xxh3_128\":\"", "\"xxh3_128\":\"g", "incomplete"},

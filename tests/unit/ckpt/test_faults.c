@@ -59,7 +59,8 @@ TEST(damage_is_everyones_error) {
         bytes.s[bytes.len / 2 / 64 * 64] ^=
             16; /* the first byte of a tensor, or a byte inside a large tensor */
         assert_ok(file_write_atomic(path, bytes.s, bytes.len));
-        assert_err(run(t), name, "is damaged: tensor '", "does not have the bytes", "--ckpt-step 1");
+        assert_err(run(t), name, "is damaged: the bytes of tensor '", "do not match its hash",
+                   "--ckpt-step 1");
         assert_ok(file_write_atomic(path, bytes.s, bytes.len - 1));
         assert_err(run(t), name, "is damaged: it has", "--ckpt-step 1");
         unlink(path);

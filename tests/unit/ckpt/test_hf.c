@@ -140,14 +140,14 @@ TEST(misfits_are_listed) {
     float stray[4] = {0};
     e.tensors[1].name = "model.layers.0.input_layernorm.wait";
     e.tensors[2].tensor = tensor_make(stray, F32, 1, &(int64_t){4});
-    assert_err(import_edited(&e), "does not fit the model",
+    assert_err(import_edited(&e), "does not match the model",
                "1 missing: 'model.layers.0.input_layernorm.weight'",
                "1 unexpected: 'model.layers.0.input_layernorm.wait'",
                "1 with another shape: 'model.layers.0.mlp.down_proj.bias' (F32 [4], the model has [30])");
     assert_true(all_zero(e.model->model->registry));
     e.tensors[2].tensor = tensor_make((int64_t[30]){0}, I64, 1, &(int64_t){30});
     assert_err(
-        import_edited(&e), "does not fit the model that config.json or the options describe",
+        import_edited(&e), "does not match the model that config.json or the options describe",
         "1 with a dtype other than F64, F32, BF16 or F16: 'model.layers.0.mlp.down_proj.bias' ('I64')");
     edit_free(&e);
     e = edit("golden/gpt2-tiny");

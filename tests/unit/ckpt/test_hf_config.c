@@ -146,11 +146,14 @@ static void expect_no_export(const char *conf, const char *why) {
 
 /* Golden cases of models that transformers does not have: the oracle modifies a model of transformers. */
 static const char *not_exported(const char *dir) {
-    static const char *const CASES[][2] = {
-        {"mistral-sinks", "softmax_type is"},       {"bert-layouts", "gelu-erf in its head"},
-        {"bert-rope", "as bert, the nearest type"}, {"llama-mtp", "mtp_num_layers is"},
-        {"mtp-layouts", "mtp_num_layers is"},       {"mtp-repeated", "mtp_num_layers is"},
-        {"bert-no-binary-head", "type_vocab_size"}, {"t5-megatron", "as t5, the nearest type"}};
+    static const char *const CASES[][2] = {{"mistral-sinks", "softmax_type is"},
+                                           {"bert-layouts", "gelu-erf in its head"},
+                                           {"bert-rope", "for the nearest type, bert, the reason"},
+                                           {"llama-mtp", "mtp_num_layers is"},
+                                           {"mtp-layouts", "mtp_num_layers is"},
+                                           {"mtp-repeated", "mtp_num_layers is"},
+                                           {"bert-no-binary-head", "type_vocab_size"},
+                                           {"t5-megatron", "for the nearest type, t5, the reason"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         if (strstr(dir, CASES[i][0])) return CASES[i][1];
     return NULL;
@@ -223,10 +226,11 @@ TEST(a_stored_type_is_written) {
 TEST(models_that_hf_lacks_are_refused) {
     static const char *const confs[][2] = {
         {BASE LLAMA "rotary-interleaved = true\nqk-layernorm = true\n",
-         "qwen3, the nearest type, config.json would import as a different model: rotary_interleaved is "
-         "'true'"},
+         "the nearest type, qwen3, the reason is: config.json would import as a different model: "
+         "rotary_interleaved is 'true'"},
         {BASE LLAMA "qk-layernorm = true\nadd-qkv-bias = true\n",
-         "qwen2, the nearest type, config.json would import as a different model: qk_layernorm is 'true'"},
+         "the nearest type, qwen2, the reason is: config.json would import as a different model: "
+         "qk_layernorm is 'true'"},
         {BASE "normalization = RMSNorm\n", "position_embedding_type is \"learned_absolute\""},
         {BASE "swiglu = true\n", "activation_function is"},
         {BASE LLAMA "apply-layernorm-1p = true\n", "apply_layernorm_1p is 'true'"},
@@ -245,19 +249,19 @@ TEST(models_that_hf_lacks_are_refused) {
         {BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [1,0,1,1]\n",
          "glm4_moe"},
         {BASE LLAMA EXPERTS "moe-router-topk-scaling-factor = 2\n",
-         "mixtral, the nearest type, config.json would import as a different model: "
+         "the nearest type, mixtral, the reason is: config.json would import as a different model: "
          "moe_router_topk_scaling_factor is '2.0' in the checkpoint"},
         {BASE LLAMA EXPERTS "moe-shared-expert-intermediate-size = 40\nadd-qkv-bias = true\n",
          "nearest type"},
         {BASE "num-experts = 4\ndisable-bias-linear = true\n", "nearest type"},
         {YARN "normalization = RMSNorm\nswiglu = true\ndisable-bias-linear = true\nffn-hidden-size = 40\n"
               "rope-temperature-scale = 0.5\nrope-temperature-floor = 3\n",
-         "ministral3, the nearest type, config.json would import as a different model: "
+         "the nearest type, ministral3, the reason is: config.json would import as a different model: "
          "yarn_original_max_position_embeddings is"},
         {BASE LLAMA "softmax-type = learnable\n", "softmax_type is \"learnable\""},
         {BASE LLAMA "softmax-type = off-by-one\n", "softmax_type is \"off-by-one\""},
         {BASE "softmax-type = learnable\n", "softmax_type is \"learnable\""},
-        {BASE "model = t5\ndecoder-seq-length = 8\n", "as t5, the nearest type"},
+        {BASE "model = t5\ndecoder-seq-length = 8\n", "for the nearest type, t5, the reason"},
     };
     for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) expect_no_export(confs[i][0], confs[i][1]);
 }
@@ -282,13 +286,13 @@ TEST(a_type_of_another_kind_is_refused) {
         char conf[1000], message[100];
         for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
             snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);
-            snprintf(message, sizeof message, "it is a type of --model %s, but this model is a %s", of,
+            snprintf(message, sizeof message, "this type describes a --model %s, but the model is a %s", of,
                      models[m][0]);
             if (strcmp(of, models[m][0])) expect_no_export(conf, message);
         }
         snprintf(conf, sizeof conf, BASE LLAMA "%shf-model-type = %s\n", mixture ? "" : EXPERTS, type);
         if (!strcmp(of, "gpt"))
-            expect_no_export(conf, mixture ? "it has experts, but" : "it has no experts, but");
+            expect_no_export(conf, mixture ? "this type has experts, but" : "this type has no experts, but");
     }
 }
 

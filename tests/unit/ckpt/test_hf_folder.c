@@ -88,7 +88,7 @@ TEST(weights_of_another_model_are_an_error) {
     TestModel *m = qwen3_moe(), *other = test_model_new(conf.s, F32);
     char *scratch = scratch_new_in_memory(), *dir = mem_printf("%s/out", scratch);
     planted_weights = other->model->registry;
-    assert_err(write_folder(dir, m, &(HfExtras){0}, &notes), "does not fit the model");
+    assert_err(write_folder(dir, m, &(HfExtras){0}, &notes), "does not match the model");
     planted_weights = NULL;
     assert_int_equal(entries(scratch), 0);
     test_model_free(m), test_model_free(other);

@@ -256,12 +256,12 @@ TEST(indices_are_not_trusted) {
         {"{", "is not JSON"},
         {"{}", "no weight_map"},
         {"{\"metadata\":{\"total_size\":1e999},\"weight_map\":{}}", "no weight_map"},
-        {"{\"weight_map\":{\"a\":1}}", "no file in its folder for tensor 'a'"},
-        {"{\"weight_map\":{\"a\":\"../" ONE "\"}}", "no file in its folder for tensor 'a'"},
+        {"{\"weight_map\":{\"a\":1}}", "weight_map must map tensor 'a' to a file"},
+        {"{\"weight_map\":{\"a\":\"../" ONE "\"}}", "weight_map must map tensor 'a' to a file"},
         {"{\"weight_map\":{\"a\":\"absent\"}}", "No such file"},
         {"{\"weight_map\":{\"a\":\"" ONE "\",\"b\":\"" ONE "\",\"d\":\"" TWO "\"}}",
-         "names tensor 'd', but no file contains it"},
-        {"{\"weight_map\":{\"a\":\"" ONE "\"}}", "names 1 tensors, but the files have 2"},
+         "lists tensor 'd', but no file contains it"},
+        {"{\"weight_map\":{\"a\":\"" ONE "\"}}", "lists 1 tensors, but the files contain 2"},
     };
     Safetensors *s;
     for (size_t i = 0; i < sizeof indices / sizeof *indices; i++) {

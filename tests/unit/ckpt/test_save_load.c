@@ -148,7 +148,7 @@ TEST(dtypes_convert_only_when_asked) {
     CkptItem item = {.suffix = "", .flat = wide->masters, .dtype = F64};
     Ckpt *c;
     assert_ok(ckpt_open(f.dir, 1, NULL, &c));
-    assert_err(ckpt_load(c, wide, &item, 1), "is stored as F32, but this run keeps it as F64", "--lane");
+    assert_err(ckpt_load(c, wide, &item, 1), "is stored as F32, but this run stores it as F64", "--lane");
     item.convert = true;
     assert_ok(ckpt_load(c, wide, &item, 1));
     for (int i = 0; i < wide->n; i++)
@@ -168,7 +168,7 @@ TEST(another_model_is_refused) {
         {.name = "decoder.final_layernorm.weight", .ndim = 1, .dim = {HIDDEN}},
         {.name = "decoder.final_layernorm.bias", .ndim = 1, .dim = {HIDDEN}},
     };
-    static const char *const sentences[] = {"is stored as [5, 1], but the model has [6, 1]",
+    static const char *const sentences[] = {"has the shape [5, 1], but in this model it has the shape [6, 1]",
                                             "which the model does not have",
                                             "has no tensor 'decoder.final_layernorm.bias'"};
     Device *device = device_cpu(1);

@@ -496,8 +496,7 @@ static void open_without_windows(void *arg, Comm *c) {
 TEST(a_library_without_windows_is_refused) {
     setenv("HOST_NCCL_VERSION", "22703", 1);
     comm_threads(2, NULL, open_without_windows,
-                 "--use-nccl-ub needs NCCL 2.28 or later, but this is NCCL "
-                 "2.27.3");
+                 "--use-nccl-ub needs NCCL 2.28 or later, but the loaded version is 2.27.3");
     unsetenv("HOST_NCCL_VERSION");
 }
 

@@ -56,7 +56,7 @@ TEST(all_broken_rules_are_reported_at_once) {
         "--min-lr 1 is above --lr 0.001: lower it.\n"
         "--mock-data cannot be used with data paths: remove one.\n"
         "--save needs --save-interval.\n");
-    assert_string_equal(p.err.msg, "9 problems with the options, the first: --fp16 and --bf16 contradict "
+    assert_string_equal(p.err.msg, "9 problems with the options; the first is: --fp16 and --bf16 contradict "
                                    "each other: remove one of them.");
     done(&p);
 }

@@ -309,13 +309,13 @@ static const char *const GPT[][2] = {
      "--use-megatron-fsdp: add one of these, or remove --num-distributed-optimizer-instances"},
     {"--ranks 4 --use-distributed-optimizer --num-distributed-optimizer-instances 3",
      "3 must divide the number of ranks with the same parameters: change it. For dense parameters, this "
-     "number is the 4 ranks divided by the tensor- and pipeline-parallel sizes. For experts, the divisors "
-     "are the expert-tensor-, expert- and pipeline-parallel sizes"},
+     "number is the 4 ranks divided by the tensor- and pipeline-parallel sizes. For experts, it is the same "
+     "number of ranks divided by the expert-tensor-, expert- and pipeline-parallel sizes"},
     {"--ranks 4 --num-experts 4 --expert-model-parallel-size 2 --use-distributed-optimizer "
      "--num-distributed-optimizer-instances 4",
      "4 must divide the number of ranks with the same parameters: change it. For dense parameters, this "
-     "number is the 4 ranks divided by the tensor- and pipeline-parallel sizes. For experts, the divisors "
-     "are the expert-tensor-, expert- and pipeline-parallel sizes"},
+     "number is the 4 ranks divided by the tensor- and pipeline-parallel sizes. For experts, it is the same "
+     "number of ranks divided by the expert-tensor-, expert- and pipeline-parallel sizes"},
     {"--ddp-bucket-size 5 --ddp-num-buckets 3", "are mutually exclusive: remove one"},
     {"--cross-entropy-chunk-size 64", "add --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear, "
                                       "or remove --cross-entropy-chunk-size"},

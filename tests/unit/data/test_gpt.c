@@ -297,7 +297,7 @@ TEST(mistakes_are_sentences) {
     DataConfig c = config_of(&(Case){"", "969,30,1", PATHS("toy"), 4, {8, 0, 3}, -1, false, false, false});
     assert_err(data_open(&c, &data), "test split of 'toy': the split contains no token");
     c.samples[2] = 0, c.samples[0] = INT64_MAX;
-    assert_err(data_open(&c, &data), "too many");
+    assert_err(data_open(&c, &data), "but it must be at most");
     c.samples[0] = 1ll << 38;
     assert_err(data_open(&c, &data), "request fewer samples or provide more data");
     c.samples[0] = 8, c.sequence_length = 0;

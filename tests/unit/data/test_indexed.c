@@ -120,18 +120,18 @@ TEST(damage_is_named) {
         {17, 1, 9, "unknown dtype code 9"},
         {17, 1, 0, "unknown dtype code 0"},
         {18, 8, 7, "claims to have 7 sequences"},
-        {18, 8, UINT64_MAX / 12 + 2, "which do not fit"},
+        {18, 8, UINT64_MAX / 12 + 2, "which do not match"},
         {26, 8, 0, "0 document entries"},
-        {26, 8, UINT64_MAX / 8 + 8, "which do not fit"},
+        {26, 8, UINT64_MAX / 8 + 8, "which do not match"},
         {26, 8, 6, "8 bytes after its arrays"},
-        {34, 4, (uint32_t)-5, "the length -5"},
-        {34, 4, INT32_MAX, "lies outside its .bin"},
-        {34 + 24, 8, (uint64_t)INT64_MAX, "lies outside its .bin"},
-        {34 + 24, 8, (uint64_t)-2, "lies outside its .bin"},
-        {34 + 24 + 48, 8, 1, "must rise from 0"},
-        {34 + 24 + 48 + 8, 8, 5, "must rise from 0"},
-        {34 + 24 + 48 + 48, 8, 5, "end at sequence 5 of 6"},
-        {34 + 24 + 48 + 48, 8, 99, "must rise from 0"},
+        {34, 4, (uint32_t)-5, "the invalid length -5"},
+        {34, 4, INT32_MAX, "lies outside the .bin file"},
+        {34 + 24, 8, (uint64_t)INT64_MAX, "lies outside the .bin file"},
+        {34 + 24, 8, (uint64_t)-2, "lies outside the .bin file"},
+        {34 + 24 + 48, 8, 1, "must increase from 0"},
+        {34 + 24 + 48 + 8, 8, 5, "must increase from 0"},
+        {34 + 24 + 48 + 48, 8, 5, "end at sequence 5 instead of 6"},
+        {34 + 24 + 48 + 48, 8, 99, "must increase from 0"},
     };
     Str good = {0};
     IndexedDataset d;
@@ -151,7 +151,7 @@ TEST(damage_is_named) {
     }
     assert_ok(file_write_atomic("copy.idx", good.s, good.len));
     assert_ok(file_write_atomic("copy.bin", "12", 2));
-    assert_err(indexed_open("copy", &d), "lies outside its .bin of 2 bytes");
+    assert_err(indexed_open("copy", &d), "lies outside the .bin file, which has 2 bytes");
     unlink("copy.bin");
     assert_err(indexed_open("copy", &d), "copy.bin");
     str_free(&good);

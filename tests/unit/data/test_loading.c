@@ -133,7 +133,7 @@ TEST(sampler_mistakes_are_sentences) {
                "not a multiple of the micro-step's");
     assert_err(
         sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 20, 0, INT64_MAX, 0, 2, false, false, false}, &s),
-        "data-parallel ranks is too large");
+        "is too large");
 }
 
 static const SampleShape SHAPE = {.positions = 6, .fields = GPT_FIELDS};

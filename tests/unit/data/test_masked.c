@@ -225,7 +225,7 @@ TEST(mistakes_have_messages) {
     config = config_of(&c);
     config.split = "999,1,0", config.samples[1] = 1, config.cache_dir = NULL;
     assert_err(data_open(&config, &data),
-               "valid split of 'sentences': the split contains no document (0 of 200)");
+               "valid split of 'sentences': the split contains none of the 200 documents");
     write_dataset("single", INDEXED_U16, 6, 5, 17, 2);
     config = config_of(&c);
     config.paths = (const char *const[]){"single"};

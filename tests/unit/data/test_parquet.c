@@ -470,7 +470,7 @@ TEST(rows_become_json_lines) {
     assert_string_equal(text.s, "{}\n{}\n");
 
     write_made(made(BODY_SIZE), BODY, BODY_SIZE);
-    assert_err(lines_of("made", &text), "row 2 of 'made': the column 'text' is not valid UTF-8: byte 0x");
+    assert_err(lines_of("made", &text), "row 2 of 'made': the string in column 'text' contains byte 0x");
     str_free(&text);
 
     assert_err(open_input("made", 0, &in), "set --input-format jsonl");

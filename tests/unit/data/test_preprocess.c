@@ -204,7 +204,7 @@ TEST(sentences_become_sequences) {
                                       " \n |\n"
                                       "\u00dcber z.B. Br\u00fccken. |Ja.|\n");
     c.lang = "klingon";
-    assert_err(preprocess_run(&c, &stats), "--lang klingon is not known");
+    assert_err(preprocess_run(&c, &stats), "--lang klingon is unknown");
 }
 
 enum { LINES = 20000 };

@@ -184,11 +184,10 @@ TEST(a_request_that_can_never_fit_is_refused) {
     int64_t events[EVENT_END + 1] = {0}, fit = 0;
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         char says[200];
-        snprintf(
-            says, sizeof says,
-            "a request of %d prompt tokens and %d new tokens needs %d pages of 64 tokens, but there are only "
-            "2",
-            (int)ROWS[i].n, (int)ROWS[i].fresh, (int)ROWS[i].needs);
+        snprintf(says, sizeof says,
+                 "a request of %d prompt tokens and %d new tokens needs %d pages of 64 tokens, but the KV "
+                 "cache has only 2",
+                 (int)ROWS[i].n, (int)ROWS[i].fresh, (int)ROWS[i].needs);
         const Err refused = engine_add(
             e,
             &(Request){.id = (int64_t)i, .prompt = prompt, .n = ROWS[i].n, .max_new_tokens = ROWS[i].fresh});
