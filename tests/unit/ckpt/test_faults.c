@@ -60,11 +60,11 @@ TEST(damage_is_everyones_error) {
             16; /* the first byte of a tensor, or a byte inside a large tensor */
         assert_ok(file_write_atomic(path, bytes.s, bytes.len));
         assert_err(run(t), name, "is damaged: the bytes of tensor '", "do not match its hash",
-                   "--ckpt-step 1");
+                   "other intact checkpoint is '", "iter_0000001'");
         assert_ok(file_write_atomic(path, bytes.s, bytes.len - 1));
-        assert_err(run(t), name, "is damaged: it has", "--ckpt-step 1");
+        assert_err(run(t), name, "is damaged: it has", "other intact checkpoint is '", "iter_0000001'");
         unlink(path);
-        assert_err(run(t), name, "No such file", "--ckpt-step 1");
+        assert_err(run(t), name, "No such file", "other intact checkpoint is '", "iter_0000001'");
         bytes.s[bytes.len / 2 / 64 * 64] ^= 16;
         assert_ok(file_write_atomic(path, bytes.s, bytes.len));
         assert_ok(run(t));
