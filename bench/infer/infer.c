@@ -21,7 +21,8 @@
 /* The times of a round in ns. */
 typedef struct Round {
     int64_t start, last; /* start: when the requests arrived; last: when the latest token was generated */
-    /* time at which the last request received its first token, and number of requests that have a first token */
+    /* time of the most recent first token of any request, and number of requests that have received their first
+     * token */
     int64_t first, n_first;
     double *gap; /* [n_gaps]: times between the tokens of a request */
     /* [requests]: when the last token of each request was generated, or 0 if there is none */

@@ -20,8 +20,8 @@ enum { UNROLL = 4 /* number of loads in flight per thread */ };
 
 constexpr float LOG2_E = 1.44269504f;
 
-/* Two ways to compute exp(x - by) are power(x, shift(by)) and growth(shift(x) - shift(by)). If both shifts
- * are equal, growth returns exactly 1. */
+/* Two ways to compute exp(x - by) are power(x, shift(by)) and growth(shift(x) - shift(by)). If the two
+ * shifts are equal, growth returns exactly 1. */
 template <typename T> __device__ __forceinline__ Real<T> shift(Real<T> by) {
     return sizeof(T) > 2 ? by : by * (Real<T>)LOG2_E;
 }

@@ -12,7 +12,7 @@ Value string_strip(Machine *, Value text, Value chars, int sides);
 Value string_replace(Machine *, Value text, Value old, Value with, int64_t most);
 Value string_case(Machine *, Value text, StringCase);
 Value string_capitalize(Machine *, Value text);
-/* Appends a character's title case. */
+/* Appends the title-case form of a character. */
 void string_put_title(Machine *, uint32_t character, Str *);
 /* Returns a list of the lines in a text, without line ends unless keep_ends is set. */
 Value string_lines(Machine *, Value text, bool keep_ends);

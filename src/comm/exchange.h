@@ -99,7 +99,7 @@ typedef struct Exchange {
     struct Exchange *next;
 } Exchange;
 
-/* A query that asks all members whether they have started a device operation that is late. */
+/* Asks all members whether they have started an overdue device operation. */
 typedef struct Question {
     CommKey key;
     int64_t seq;

@@ -211,7 +211,8 @@ bool args_same_name(const char *a, size_t a_len, const char *b, size_t b_len);
 
 /* ---- values of options (argvalue.c) ----
  *
- * Values are spelled the same in defaults, on command lines, and in files, help and documents. */
+ * A value is spelled the same way everywhere: in defaults, on the command line, in files, in help texts and in the
+ * documentation. */
 
 /* Parses n words, and sets the field. On failure, returns false and appends text such as "a whole number, not 'x'" to
  * `expected`. */

@@ -215,7 +215,7 @@ int64_t config_batch_size(const Config *, int64_t consumed);
 /* Returns the options in `classes` as {"field": value, ...}, in options.def order. An unset value is null. The caller
  * frees the object. */
 struct json_t *config_object(const Config *, unsigned classes);
-/* Appends the text of config_object. */
+/* Appends the object that config_object returns, as JSON text. */
 void config_json(const Config *, unsigned classes, Str *out);
 /* Sets the options in `classes` from the JSON text (config_json) in a checkpoint. Ignores unknown names. An
  * option that the user gave keeps its value; if the checkpoint has a different value, a note reports the

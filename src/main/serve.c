@@ -106,7 +106,7 @@ typedef struct Ending {
     atomic_bool done;        /* whether the engine's thread has finished its work */
 } Ending;
 
-/* Prints a line, unless stderr is a pipe that is full because its reader does not read. */
+/* Prints a line, but skips it if writing would block, for example because stderr is a full pipe. */
 static void tell(const char *line) {
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
     if (poll(&out, 1, 0) == 1 && out.revents & POLLOUT) fputs(line, stderr);

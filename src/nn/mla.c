@@ -177,7 +177,8 @@ static Tensor *head_weights(Tape *t, const Mla *m, int64_t g, int64_t first, int
     return part;
 }
 
-/* Returns columns of x as the heads of one group. The heads of a group share keys and values. */
+/* Returns a view of x [s,b,g*width] as one group of g heads, with n columns of each head, starting at column
+ * `first`. The heads of a group share keys and values. */
 static Tensor *one_group(Tape *t, Tensor *x, int64_t g, int64_t first, int64_t n) {
     const int64_t width = tensor_width(x) / g;
     return tape_view(t, x, first, 5, (int64_t[]){x->dim[0], x->dim[1], 1, g, n},

@@ -185,7 +185,7 @@ static void total(const Optimizer *o, int norm, OpNumber op, FlatBuffer which, v
 /* ---- steps ---- */
 
 /* Returns whether the update op also rounds the values from the masters. The update op can round the values
- * only if this rank holds all masters, and the masters do not change after the update. */
+ * only if this rank holds all masters and nothing changes the masters after the update. */
 static bool updates_values(const Optimizer *o, const OptimStep *s) {
     return o->config->optimizer == OPTIMIZER_ADAM && !o->sync && !s->exact && !o->config->qk_clip &&
            !o->registry->fp8_amaxes && o->registry->values != o->registry->masters;

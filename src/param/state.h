@@ -1,6 +1,6 @@
 /* State that a module keeps between passes and steps in addition to its parameters: FP8 scales and weights,
- * expert biases, counters. A module's constructor registers each state once. The code that allocates, zeroes
- * and handles a step's events loops over all states. */
+ * expert biases, counters. A module's constructor registers each state once. Code that allocates states, zeroes
+ * counters or handles the events of a step processes all registered states. */
 #pragma once
 
 #include "comm/comm.h"

@@ -3,9 +3,9 @@
  * core/distributed/param_and_grad_buffer.py, finalize_model_grads.py; distrib_optimizer.py; distributed/fsdp.
  *
  * A main gradient is summed over param_sum_axes, in this order:
- * - over the data-parallel axes (cp and dp, for experts edp), bucket by bucket;
+ * - over the data-parallel axes (cp and dp; edp for experts), bucket by bucket;
  * - over all copies of a tied parameter;
- * - over tp (for experts etp), in one message, for parameters that are replicated on this axis.
+ * - over tp (etp for experts), in one message, for parameters that are replicated across this axis.
  *
  * Each sum adds in the order of the group's members (comm.h), element by element. Results are therefore bitwise
  * equal for all bucket sizes, with and without overlap, and for stages 0 and 1. Stages 2 and 3 sum each

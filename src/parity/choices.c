@@ -191,7 +191,7 @@ static void lower_margins(const Rows *r, const double *const *wanted, Direction 
 
 static double largest_margin(const Rows *r, const double *const *wanted, const double *const *followed,
                              const bool *differs) {
-    /* if experts have no groups, all values of `beside` give equal results */
+    /* if the experts are not grouped, every value of `beside` gives the same result */
     static const double beside[] = {-1, -0.5, 0, 0.5, 1};
     const int directions =
         ((const RouteAttr *)r->call->attr)->groups > 1 ? (int)(sizeof beside / sizeof *beside) : 1;

@@ -26,8 +26,9 @@ typedef struct Finding {
 
 /* Localises a fault in lane fp64 or exact, given the trace `ours`, which differs from the one-rank trace `one`.
  * Runs both layouts again, records every tensor in the first step that differs, and compares the tensors. Then
- * runs the layout a third time with the found tensor replaced. `found` is false if the error of every
- * comparable tensor is within the bound. The search ends after the first step in which `truth`, the fp64 run on
- * one rank, differs from the oracle. Differences in later steps are only consequences of earlier ones. */
+ * runs the multi-rank layout a third time, with all tensors of the found op and kind replaced by the one-rank
+ * tensors. `found` is false if the error of every comparable tensor is within the bound. The search ends after
+ * the first step in which `truth`, the fp64 run on one rank, differs from the oracle. Differences in later steps
+ * are only consequences of earlier ones. */
 void localise(const Case *, const Config *, const Trace *ours, const Trace *one, const Trace *truth,
               Finding *);

@@ -6,8 +6,8 @@
  * transient space, and are freed as soon as the nodes that need them have run. A run of the same code on the null
  * device measures the sizes of both spaces (space_peak).
  *
- * Gradients: several ops may read a tensor. The first gradient of a tensor is kept or shared without a copy,
- * and later gradients of the tensor are added to the first. A shared gradient is copied before it is written
+ * Gradients: if several ops read the same tensor, it receives several gradients. The first is kept or shared
+ * without a copy, and later ones are added to it. A shared gradient is copied before it is written
  * (tape_grad_out), so sharing has no visible effect. */
 #pragma once
 

@@ -136,9 +136,9 @@ void device_stream_record(Device *, DeviceStream *, DeviceEvent *);
  * Any thread may call this function. */
 bool device_event_happened(Device *, DeviceEvent *);
 /* device_span_end adds the device time since device_span_begin to a profile. The time is measured on the given
- * stream or, if it is NULL, on the stream of ops. The profile must be valid until a device_wait after the end.
- * Between begin and end, no op may run, no other span may begin and no graph may be recorded. device_span_begin
- * returns the `begin` argument for device_span_end. */
+ * stream or, if it is NULL, on the stream of ops. The profile must remain valid until a device_wait that follows
+ * device_span_end has returned. Between begin and end, no op may run, no other span may begin and no graph may be
+ * recorded. device_span_begin returns the `begin` argument for device_span_end. */
 int64_t device_span_begin(Device *, DeviceStream *);
 void device_span_end(Device *, DeviceStream *, int64_t begin, OpProfile *);
 /* Returns whether calls are being recorded into a graph. */

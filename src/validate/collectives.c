@@ -31,7 +31,7 @@ typedef struct Check {
     size_t bytes; /* size of one buffer in bytes, without the guard */
     char *in, *out, *host;
     int64_t calls;
-    bool wrong[N_COLLECTIVES]; /* whether a fault of the collective has already been reported */
+    bool wrong[N_COLLECTIVES]; /* for each collective, whether a fault in it has already been reported */
 } Check;
 
 /* The faults that a rank has found in one call. */

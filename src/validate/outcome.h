@@ -57,7 +57,7 @@ typedef struct OrderHash {
 
 typedef struct Outcome {
     bool done; /* if true, the stage has ended; otherwise, `doing` describes its last activity */
-    Err error; /* the reason why the stage could not run, if it could not run */
+    Err error; /* why the stage could not run; no error if it ran */
     double seconds;
     char doing[160], summary[240];
     /* the transport on which the result depends, or an empty text if the result depends on none */
