@@ -399,20 +399,20 @@ for i, (family, options, first) in enumerate((
         ("t5", T5, {"decoder_start_token_id": 6}), ("t5", T5, {"decoder_start_token_id": 9}))):
     begins = 9 not in first.values()
     (own / "tokenizer_config.json").write_text(json.dumps(NAMED | ({"bos_token": "<s>"} if begins else {})))
-    saved, out = WORK / f"own-{i}", WORK / f"own-{i}-out"
+    trained, hf = WORK / f"own-{i}", WORK / f"own-{i}-hf"
     dtype = [*DTYPES][i % 4]
     isotron("pretrain", "--num-layers", 1, "--hidden-size", 16, "--num-attention-heads", 2, "--seq-length", 16,
             "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", own, "--micro-batch-size", 1, "--lr", 0,
             "--train-iters", 1, "--mock-data", "--eval-iters", 0, "--lane", "bf16" if family == "llama" else "fp32",
-            *options.split(), "--save", saved, "--save-interval", 1)
-    said = convert("--load", saved, "--to-hf", out, *(["--hf-dtype", dtype] if i else []))
+            *options.split(), "--save", trained, "--save-interval", 1)
+    said = convert("--load", trained, "--to-hf", hf, *(["--hf-dtype", dtype] if i else []))
     # among the types that fit, the export chooses the first
     assert ("reads the tokenizer of every qwen2 model as a Qwen2Tokenizer" in said) == (family == "qwen2"), said
-    judge_export(family, out, family, dtype, len(words), IDS | first | ({"bos_token_id": 6} if begins else {}))
-    same = (out / "tokenizer.json").read_bytes() == (own / "tokenizer.json").read_bytes()
+    judge_export(family, hf, family, dtype, len(words), IDS | first | ({"bos_token_id": 6} if begins else {}))
+    same = (hf / "tokenizer.json").read_bytes() == (own / "tokenizer.json").read_bytes()
     assert same == (family != "qwen2"), family  # which is written in full
     told = [isotron("tokenize", "--text", "ab</s>c", *HF, folder)
-            for folder in (own / "tokenizer.json", out / "tokenizer.json")]
+            for folder in (own / "tokenizer.json", hf / "tokenizer.json")]
     assert told[0] == told[1], (family, told)
 
 # ---- another model ----
