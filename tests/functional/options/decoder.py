@@ -674,7 +674,7 @@ class Pass:
             out.append((y.reshape(*x.shape[:1], heads, -1) + x[:, t] * w[f"{name}.D"].reshape(1, heads, 1)).reshape(x.shape[0], 1, *x.shape[2:]))
         return concatenate(out, 1)
 
-    def mixed(self, x, name):
+    def mamba(self, x, name):
         m, heads, groups, n = self.m, self.m.mamba_heads, self.m.mamba_groups, self.m.state
         b, s, inner = *x.shape[:2], heads * m.mamba_head
         z = self.linear(x, f"{name}.in_proj")
@@ -713,7 +713,7 @@ class Pass:
             if scope == "cross_attention":
                 return across(y, f"{layer}.{scope}")
             if scope == "mixer":
-                return self.mixed(y, f"{layer}.{scope}")
+                return self.mamba(y, f"{layer}.{scope}")
             if scope == "self_attention":
                 return self.attended(f"{layer}.{scope}", *self.heads(y, f"{layer}.{scope}", i, positions), seen(i),
                                      bias)
