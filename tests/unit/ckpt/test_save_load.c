@@ -220,7 +220,7 @@ TEST(fp8_scales_of_one_side_alone_are_no_other_model) {
                  {TWO_SCALES, TWO_SCALES, NULL, 3},
                  {ONE_SCALE, TWO_SCALES, "has no tensor 'decoder.layers.0.fc2.fp8_state'", 5},
                  {TWO_SCALES, ONE_SCALE, "'decoder.layers.0.fc2.fp8_state' ('whole'), which the model", 5},
-                 {TWO_SCALES, LONGER, "start it with --fp8-amax-history-len 2", 5}};
+                 {TWO_SCALES, LONGER, "set --fp8-amax-history-len 2", 5}};
     Device *device = device_cpu(1);
     for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
         char *dir = scratch_new();
