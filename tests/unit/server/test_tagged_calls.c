@@ -139,8 +139,8 @@ TEST(texts_that_tags_cannot_hold_are_refused) {
         "[{'function': {'name': 'a', 'parameters': {'properties': {'b<': {}}}}}]",
         "[{'function': {'name': 'a', 'parameters': {'properties': {'b': {'const': 'x</parameter>'}}}}}]",
         "[{'function': {'name': 'a', 'parameters': {'properties': {'b': {'enum': ['x', 'x\\n']}}}}}]",
-        "[{'function': {'name': 'a', 'parameters': {'properties': {'b': {'type': 'string', 'format': "
-        "'date'}}}}}]",
+        ("[{'function': {'name': 'a', 'parameters': {'properties': {'b': {'type': 'string', 'format': "
+         "'date'}}}}}]"),
         "[{'function': {'name': 'a', 'parameters': {'properties': {'b': {'$ref': '#/$defs/c'}}}}}]",
         "[{'function': {'name': 'a', 'parameters': {'type': 'object', 'enum': [{}]}}}]"};
     const Served served = {.tokenizer = tokenizer};
