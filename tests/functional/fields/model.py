@@ -17,7 +17,8 @@ BOS, EOS, PAD, CALL, END_CALL = range(256, 261)
 ENDS = [EOS, 255]  # these tokens end a text
 VOCAB = 262  # the last id has no token
 HIDDEN, HEADS, LAYERS, POSITIONS, PAGE = 16, 2, 2, 160, 64
-TEMPLATE = ("{# <tool_call> #}{{ mood or '' }}{{ reasoning_effort or '' }}{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}"
+TEMPLATE = ("{# <tool_call> #}{{ mood or '' }}{{ reasoning_effort or '' }}"
+            "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}"
             "{% for d in documents or [] %}({{ d.text }}){% endfor %}"
             "{% for m in messages %}{{ m.role }}: {{ m.content or '' }}{% for c in m.tool_calls or [] %}"
             "{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}{{ '\\n' }}{% endfor %}"

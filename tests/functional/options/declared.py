@@ -140,7 +140,8 @@ def check_unread(program, quick):
             continue
         expect(bits(run) == plain, f"{fields}: {words} changes a {family}")
         noted = re.search(rf"note: .*{words.split()[0]}\b.* no effect", run.text)
-        expect(bool(noted) != (fields in SILENT), f"{fields}: a {family} {'notes' if noted else 'silently ignores'} {words}")
+        expect(bool(noted) != (fields in SILENT),
+               f"{fields}: a {family} {'notes' if noted else 'silently ignores'} {words}")
 
 
 def check_unchanged(program, quick):

@@ -233,7 +233,8 @@ def branches(m, i, crosses):
     attention = ("input_layernorm", "self_attention", "post_self_attn_layernorm", "attention_dropout")
     mlp = ("pre_mlp_layernorm", "mlp", "post_mlp_layernorm", "mlp_dropout")
     if m.letters:
-        return [{"M": ("norm", "mixer", "post_norm", "mixer_dropout"), "*": attention, "+": attention}.get(m.letters[i], mlp)]
+        mixer = ("norm", "mixer", "post_norm", "mixer_dropout")
+        return [{"M": mixer, "*": attention, "+": attention}.get(m.letters[i], mlp)]
     return [attention, *[cross] * crosses, mlp]
 
 
@@ -665,13 +666,15 @@ class Pass:
         w, heads = self.w, x.shape[2]
         step = log(exp(dt + w[f"{name}.dt_bias"]) + 1)
         kept = exp(exp(w[f"{name}.A_log"]) * step * -1)
-        state, out = None, []
+        state, out, samples = None, [], x.shape[0]
         for t in range(x.shape[1]):
-            added = (x[:, t] * step[:, t].reshape(-1, heads, 1)).reshape(*x.shape[:1], heads, -1, 1) * b[:, t].reshape(*x.shape[:1], heads, 1, -1)
+            scaled = x[:, t] * step[:, t].reshape(-1, heads, 1)
+            added = scaled.reshape(samples, heads, -1, 1) * b[:, t].reshape(samples, heads, 1, -1)
             continues = (self.batch.first_key[:, t] < t)[:, None, None, None]
             state = added if t == 0 else state * kept[:, t].reshape(-1, heads, 1, 1) * continues + added
             y = (state * c[:, t].reshape(-1, heads, 1, c.shape[-1])).sum(-1)
-            out.append((y.reshape(*x.shape[:1], heads, -1) + x[:, t] * w[f"{name}.D"].reshape(1, heads, 1)).reshape(x.shape[0], 1, *x.shape[2:]))
+            y = y.reshape(samples, heads, -1) + x[:, t] * w[f"{name}.D"].reshape(1, heads, 1)
+            out.append(y.reshape(samples, 1, *x.shape[2:]))
         return concatenate(out, 1)
 
     def mamba(self, x, name):
@@ -679,7 +682,8 @@ class Pass:
         b, s, inner = *x.shape[:2], heads * m.mamba_head
         z = self.linear(x, f"{name}.in_proj")
         mixed, group = self.convolved(z[:, :, inner:-heads], f"{name}.conv1d"), np.arange(heads) // (heads // groups)
-        each = [mixed[:, :, i:i + groups * n].reshape(b, s, groups, n)[:, :, group] for i in (inner, inner + groups * n)]
+        each = [mixed[:, :, i:i + groups * n].reshape(b, s, groups, n)[:, :, group]
+                for i in (inner, inner + groups * n)]
         y = self.scanned(mixed[:, :, :inner].reshape(b, s, heads, m.mamba_head), *each, z[:, :, -heads:], name)
         gate = z[:, :, :inner]
         y = (y.reshape(b, s, inner) * (gate * sigmoid(gate))).reshape(b, s, groups, -1)
