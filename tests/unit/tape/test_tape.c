@@ -296,3 +296,33 @@ TEST(a_view_without_gradient_is_a_fault) {
     EXPECT_FAULT("1 views of this output have no gradient", use_one_of_two_views(&l));
     close_net(&l.net);
 }
+
+/* ---- passes without a backward pass ---- */
+
+static Tensor *filled(Tape *t, double value) {
+    Tensor *x = tape_tensor(t, F64, 1, (int64_t[]){8});
+    for (int i = 0; i < 8; i++) ((double *)x->data)[i] = value;
+    return x;
+}
+
+TEST(only_tensors_that_are_kept_stay_allocated) {
+    Leaves l;
+    open_leaves(&l);
+    Tape *t = l.net.tape;
+    Space *space = l.net.transient;
+    tape_begin(t, &(MicrobatchContext){.recording = false});
+    const size_t before = space_used(space);
+    tape_frees_begin(t);
+    Tensor *x = filled(t, 1);
+    const size_t each = space_used(space) - before;
+    Tensor *y = filled(t, 2), *z = filled(t, 3);
+    const Tensor *end = tape_view(t, z, 7, 1, (int64_t[]){1}, (int64_t[]){1});
+    tape_free_except(t, (const Tensor *[]){x, end}, 2);
+    assert_int_equal(space_used(space) - before, 2 * each);
+    assert_ptr_equal(filled(t, 4)->data, y->data); /* the only hole */
+    assert_true(*(double *)x->data == 1 && *(double *)end->data == 3);
+    tape_free_except(t, (const Tensor *[]){NULL, end}, 2);
+    assert_int_equal(space_used(space) - before, each);
+    tape_frees_end(t);
+    close_net(&l.net);
+}
