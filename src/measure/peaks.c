@@ -15,6 +15,14 @@
 
 enum { ROUNDS = 9 };
 
+/* Returns the rate at which the device does the work of an op. */
+static double rate_of_op(Device *d, const KernelCase *c, DType type, int64_t work) {
+    BenchCalls *b = bench_calls_new(d, c, type);
+    const double ns = bench_calls_time(b, 0).ns;
+    bench_calls_free(b);
+    return (double)work / ns;
+}
+
 /* ---- copy ---- */
 
 typedef struct Copy {
@@ -90,16 +98,19 @@ static double read_of_host(Device *d) {
 
 double bench_roof_read(Device *d) {
     if (!device_is_discrete(d)) return read_of_host(d);
-    const int64_t n = 1 << 28;
-    const SumAttr attr = {.block = SUM_BLOCK};
-    const KernelCase c = {.op = OP_sum_squares,
-                          .attr = &attr,
-                          .in = {{.dtype = F32, .ndim = 1, .dim = {n}}},
-                          .out = {{.dtype = I64, .ndim = 1, .dim = {EXACT_WORDS}}}};
-    BenchCalls *b = bench_calls_new(d, &c, F32);
-    const double ns = bench_calls_time(b, 0).ns;
-    bench_calls_free(b);
-    return (double)n * (double)dtype_size(F32) / ns;
+    enum { BYTES = 1 << 30, WIDTH = 8192, ROWS = BYTES / WIDTH / 2 };
+    const SumAttr sum = {.block = SUM_BLOCK};
+    const KernelCase squares = {.op = OP_sum_squares,
+                                .attr = &sum,
+                                .in = {{.dtype = F32, .ndim = 1, .dim = {BYTES / 4}}},
+                                .out = {{.dtype = I64, .ndim = 1, .dim = {EXACT_WORDS}}}};
+    const LinearAttr product = {.fixed_order = false};
+    const KernelCase row = {.op = OP_linear,
+                            .attr = &product,
+                            .in = {{.dtype = CASE_STORAGE, .ndim = 2, .dim = {1, WIDTH}},
+                                   {.dtype = CASE_STORAGE, .ndim = 2, .dim = {ROWS, WIDTH}}},
+                            .out = {{.dtype = CASE_STORAGE, .ndim = 2, .dim = {1, ROWS}}}};
+    return fmax(rate_of_op(d, &squares, F32, BYTES), rate_of_op(d, &row, BF16, BYTES));
 }
 
 /* ---- GEMMs ---- */
@@ -132,10 +143,7 @@ double bench_roof_gemm(Device *d, DType type) {
     const LinearAttr attr = {.fixed_order = false};
     const CaseOperand x = {.dtype = CASE_STORAGE, .ndim = 2, .dim = {n, n}};
     const KernelCase c = {.op = OP_linear, .attr = &attr, .in = {x, x}, .out = {x}};
-    BenchCalls *b = bench_calls_new(d, &c, type);
-    const double ns = bench_calls_time(b, 0).ns;
-    bench_calls_free(b);
-    return 2.0 * (double)(n * n * n) / ns;
+    return rate_of_op(d, &c, type, 2 * n * n * n);
 }
 
 /* ---- stated peaks ---- */
