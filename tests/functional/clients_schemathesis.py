@@ -63,5 +63,6 @@ status = run(EXAMPLES)
 assert server.request("POST", "/pause")[0] == 200  # other paths are allowed in this state
 status = status or run(EXAMPLES // 10, "--include-path-regex", f"^/(sleep|wake_up|{UPDATE[1:]})$")
 server.end()
-assert not status and all(accepted.get(path) for path in paths if path != UPDATE), (status, accepted)
+missing = [path for path in paths if path not in (UPDATE, "/openapi.json") and not accepted.get(path)]
+assert not status and not missing, (status, missing, accepted)  # schemathesis reads /openapi.json without this check
 print(f"serve conforms to its description: {accepted}")
