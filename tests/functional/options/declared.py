@@ -10,21 +10,27 @@ OPTIONS_DEF = pathlib.Path(__file__).resolve().parents[3] / "src/config/options.
 
 # (fields, words, like, reason): a run with `words` must be bitwise equal to a run with `like`.
 UNCHANGED = [
-    ("exit_duration_in_mins exit_signal_handler exit_signal", "--exit-duration-in-mins 60 --exit-signal-handler --exit-signal SIGUSR1", "",
+    ("exit_duration_in_mins exit_signal_handler exit_signal",
+     "--exit-duration-in-mins 60 --exit-signal-handler --exit-signal SIGUSR1", "",
      "affects only when a run ends, by time or signal: functional/interrupt"),
     ("attention_softmax_in_fp32 accumulate_allreduce_grads_in_fp32 mmap_bin_files save_rng load_rng",
      "--attention-softmax-in-fp32 --accumulate-allreduce-grads-in-fp32 --no-mmap-bin-files --no-save-rng"
      " --no-load-rng", "", "always the case"),
     ("deterministic_mode gemm_tuning", "--no-deterministic-mode --gemm-tuning off", "", "affects only GPU kernels"),
-    ("data_cache_path num_workers", "--data-cache-path cache --num-workers 5", "", "affects only where an index is cached, and prefetching"),
-    ("distributed_timeout_minutes", "--distributed-timeout-minutes 5", "", "affects only when a hung run ends: functional/faults"),
+    ("data_cache_path num_workers", "--data-cache-path cache --num-workers 5", "",
+     "affects only where an index is cached, and prefetching"),
+    ("distributed_timeout_minutes", "--distributed-timeout-minutes 5", "",
+     "affects only when a hung run ends: functional/faults"),
     ("distributed_backend", "--distributed-backend gloo", "", "affects only memory of GPUs"),
     ("distributed_timeout_seconds", "--distributed-timeout-seconds-after-init 300", "", "the same"),
-    ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32", "only allows other types of moments"),
-    ("add_position_embedding", "--position-embedding-type rope --no-position-embedding", "--position-embedding-type rope", "rope has none"),
+    ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32",
+     "only allows other types of moments"),
+    ("add_position_embedding", "--position-embedding-type rope --no-position-embedding",
+     "--position-embedding-type rope", "rope has none"),
     ("mrope_section", "--position-embedding-type mrope --mrope-section 1 1", "--position-embedding-type rope",
      "text has equal positions"),
-    ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8, "affects only GPU kernels"),
+    ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8,
+     "affects only GPU kernels"),
 ]
 REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2 --nccl-library no-such-file"),
            # of finetune: functional/finetune
@@ -45,9 +51,12 @@ REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2
 # (field, words) of options that a family does not read: a run with these words must be refused, or be bitwise equal to
 # a run without them. A note must then say that they have no effect, except for options that other data, other
 # vocabularies or convert read.
-NOT_GPT = [("model", "--model gpt"), ("bert_binary_head", "--bert-no-binary-head"), ("num_token_types", "--num-token-types 3"),
-           ("decoder_num_layers", "--decoder-num-layers 3"), ("decoder_seq_length", "--decoder-seq-length 48"), ("mask_prob", "--mask-prob 0.3"),
-           ("short_seq_prob", "--short-seq-prob 0.3"), ("relative_attention_num_buckets", "--relative-attention-num-buckets 8"),
+NOT_GPT = [("model", "--model gpt"), ("bert_binary_head", "--bert-no-binary-head"),
+           ("num_token_types", "--num-token-types 3"),
+           ("decoder_num_layers", "--decoder-num-layers 3"), ("decoder_seq_length", "--decoder-seq-length 48"),
+           ("mask_prob", "--mask-prob 0.3"),
+           ("short_seq_prob", "--short-seq-prob 0.3"),
+           ("relative_attention_num_buckets", "--relative-attention-num-buckets 8"),
            ("relative_attention_max_distance", "--relative-attention-max-distance 30")]
 ENCODERS = [("MOE", "--num-experts 4"), ("window_size window_attn_skip_freq rope_local_base_freq", "--window-size 3,0"),
             ("multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim"
@@ -64,13 +73,16 @@ ENCODERS = [("MOE", "--num-experts 4"), ("window_size window_attn_skip_freq rope
             ("mtp_num_layers mtp_loss_scaling_factor mtp_use_repeated_layer mtp_detach_heads", "--mtp-num-layers 1"),
             ("use_mup mup_base_hidden_size mup_base_head_dim mup_attn_scale_power mup_embedding_mult mup_output_mult",
              "--use-mup"),
-            ("eod_mask_loss", "--eod-mask-loss"), ("reset_position_ids", "--reset-position-ids"), ("reset_attention_mask", "--reset-attention-mask"),
+            ("eod_mask_loss", "--eod-mask-loss"), ("reset_position_ids", "--reset-position-ids"),
+            ("reset_attention_mask", "--reset-attention-mask"),
             ("null_tokenizer_eod_id null_tokenizer_pad_id", "--null-tokenizer-eod-id 5 --null-tokenizer-pad-id 5"),
             ("fim_data fim_rate fim_spm_rate fim_split_sample fim_fragment_rate fim_no_prefix fim_prefix_token"
              " fim_middle_token fim_suffix_token fim_pad_token fim_eod_token", "--fim-data"),
-            ("allow_ambiguous_pad_tokens", "--allow-ambiguous-pad-tokens"), ("make_vocab_size_divisible_by", "--make-vocab-size-divisible-by 64"),
+            ("allow_ambiguous_pad_tokens", "--allow-ambiguous-pad-tokens"),
+            ("make_vocab_size_divisible_by", "--make-vocab-size-divisible-by 64"),
             ("log_memory_to_tensorboard", "--log-memory-to-tensorboard"),  # GPT's row has a BERT too
-            ("padded_vocab_size", "--padded-vocab-size 64"), ("tokenizer_hf_include_special_tokens", "--tokenizer-hf-include-special-tokens"),
+            ("padded_vocab_size", "--padded-vocab-size 64"),
+            ("tokenizer_hf_include_special_tokens", "--tokenizer-hf-include-special-tokens"),
             ("merge_file", "--merge-file vocab.txt"),
             ("tiktoken_pattern tiktoken_num_special_tokens", "--tiktoken-pattern v1 --tiktoken-num-special-tokens 10")]
 CONVERTED = ("hf_model_type", "--hf-model-type gpt2")  # only convert reads it; a type of another --model is refused
@@ -78,11 +90,14 @@ SILENT = {"model", "hf_model_type", "allow_ambiguous_pad_tokens", "make_vocab_si
           "tokenizer_hf_include_special_tokens", "cross_entropy_loss_fusion"}
 UNREAD = {
     "gpt": [*NOT_GPT, CONVERTED],
-    "bert": [CONVERTED, *ENCODERS, *(pair for pair in NOT_GPT if pair[0].startswith(("decoder", "relative"))), ("GENERATE", "--top-k 2"),
+    "bert": [CONVERTED, *ENCODERS, *(pair for pair in NOT_GPT if pair[0].startswith(("decoder", "relative"))),
+             ("GENERATE", "--top-k 2"),
              ("logits_scaling", "--logits-scaling 2"), ("final_logit_softcapping", "--final-logit-softcapping 2"),
              ("cross_entropy_loss_fusion", "--cross-entropy-loss-fusion"),
-             ("cross_entropy_fusion_impl cross_entropy_chunk_size", "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear")],
-    "t5": [CONVERTED, *ENCODERS, *(pair for pair in NOT_GPT if pair[0] in ("bert_binary_head", "num_token_types")), ("GENERATE", "--top-k 2"),
+             ("cross_entropy_fusion_impl cross_entropy_chunk_size",
+              "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear")],
+    "t5": [CONVERTED, *ENCODERS, *(pair for pair in NOT_GPT if pair[0] in ("bert_binary_head", "num_token_types")),
+           ("GENERATE", "--top-k 2"),
            ("group_query_attention num_query_groups", "--group-query-attention --num-query-groups 2"),
            ("qk_layernorm qk_layernorm_whole qk_layernorm_after_rope apply_wd_to_qk_layernorm", "--qk-layernorm"),
            ("softmax_type", "--softmax-type off-by-one"),
@@ -121,11 +136,13 @@ def check_complete(program, quick):
         judged, unread = ({f for fields in table for f in fields} for table in (
             [row.fields for row in ROWS if row.family == family], [fields.split() for fields, _ in UNREAD[family]]))
         unread = {f for f, (group, *_) in options.items() if f in unread or group in unread}
-        found += [f"{family}: {field} has neither a row in options/rows.py nor a reason in options/declared.py why it changes no number"
-                  for field, (_, class_, *_) in options.items() if class_ != "LAYOUT" and field not in judged | exempt | unread]
+        found += [f"{family}: {field} has neither a row in options/rows.py nor a reason in options/declared.py why it"
+                  " changes no number" for field, (_, class_, *_) in options.items()
+                  if class_ != "LAYOUT" and field not in judged | exempt | unread]
         found += [f"{field} is no option of options.def" for field in (judged | exempt) - options.keys()]
         found += [f"{family}: {field} has a row and a reason to have none" for field in judged & (exempt | unread)]
-    found += [f"{field} is in the tables {sorted(tables)}: two are enough" for field in options if len(tables := tables_of(field)) > 2]
+    found += [f"{field} is in the tables {sorted(tables)}: two are enough" for field in options
+              if len(tables := tables_of(field)) > 2]
     expect(not found, "\n".join(found))
 
 
@@ -148,8 +165,10 @@ def check_unchanged(program, quick):
     """Checks all options of UNCHANGED with the same `like` in one run."""
     for like in sorted({like for _, _, like, _ in UNCHANGED}):
         plain = program.words(like)
-        run = program.pretrain(program.words(like + " " + " ".join(words for _, words, of, _ in UNCHANGED if of == like)))
+        more = " ".join(words for _, words, of, _ in UNCHANGED if of == like)
+        run = program.pretrain(program.words(like + " " + more))
         compare(run, reference(*plain), plain)
-        expect(bits(run) == bits(program.pretrain(plain)), f"an option that is to change nothing changes bits, with {like or 'nothing'}")
+        expect(bits(run) == bits(program.pretrain(plain)),
+               f"an option that is to change nothing changes bits, with {like or 'nothing'}")
     for _, words in REFUSED:
         program.pretrain(program.words(words), status=2)

@@ -1,7 +1,8 @@
 """The forward pass of the decoder that the options select, for [b, s] tokens in float64: GPT-2, Llama, Mixtral and
 combinations.
 
-The formulas are from the papers, the meaning of the options from Megatron-LM (megatron/training/arguments.py, core/transformer)."""
+The formulas are from the papers, the meaning of the options from Megatron-LM (megatron/training/arguments.py,
+core/transformer)."""
 import ast
 import math
 import re
@@ -14,7 +15,9 @@ from gradients import Var, cdf, concatenate, exp, log, of, relu, sigmoid, tanh
 
 def pattern(text, layers, of_number):
     """Parses a layer pattern, which is N or an expression of lists."""
-    return [of_number(i, int(text)) for i in range(layers)] if re.fullmatch(r"\d+", text) else [bool(x) for x in eval_lists(text)]
+    if re.fullmatch(r"\d+", text):
+        return [of_number(i, int(text)) for i in range(layers)]
+    return [bool(x) for x in eval_lists(text)]
 
 
 def eval_lists(text):
@@ -46,7 +49,8 @@ class Shape:
         fused = self.biased and "no-bias-gelu-fusion" not in o
         self.activation = self.named if self.named != "gelu" else "gelu-tanh" if fused else "gelu-erf"
         self.gated = "glu" in self.activation
-        self.ffn = o.int("ffn-hidden-size", self.hidden * 8 // 3 // 64 * 64 if self.activation == "swiglu" else 4 * self.hidden)
+        usual = self.hidden * 8 // 3 // 64 * 64 if self.activation == "swiglu" else 4 * self.hidden
+        self.ffn = o.int("ffn-hidden-size", usual)
         self.rms = o.text("normalization", "LayerNorm") == "RMSNorm"
         place = o.text("norm-placement", "pre")
         self.norms_sum = place == "post" and self.family == "bert"
@@ -138,7 +142,8 @@ class Tensors(dict):
         self["embedding.word_embeddings.weight"] = (o.int("vocab-size"), h), self.embedding
         if self.m.position == "learned_absolute":
             longest = max(o.int("seq-length"), o.int("decoder-seq-length", 0))
-            self["embedding.position_embeddings.weight"] = (o.int("max-position-embeddings", longest), h), self.embedding
+            positions = o.int("max-position-embeddings", longest)
+            self["embedding.position_embeddings.weight"] = (positions, h), self.embedding
         if self.m.norms_embedding:
             self.norm("embedding.layernorm", h)
 
@@ -294,10 +299,12 @@ def frequencies(o, head, windowed):
         f = (1 - divided) * f + divided * f / o.float("rotary-scaling-factor", 1.0)
     if "rope-long-factor" in o:
         original = o.int("rope-scaling-original-max-position-embeddings", 8192)
-        f = f / np.array([float(x) for x in o.list("rope-long-factor" if o.int("seq-length") > original else "rope-short-factor")])
+        which = "rope-long-factor" if o.int("seq-length") > original else "rope-short-factor"
+        f = f / np.array([float(x) for x in o.list(which)])
     if "use-rope-scaling" in o:
         original, low, high = (o.float(f"rope-scaling-{name}", x) for name, x in
-                               (("original-max-position-embeddings", 8192.0), ("low-freq-factor", 1.0), ("high-freq-factor", 4.0)))
+                               (("original-max-position-embeddings", 8192.0), ("low-freq-factor", 1.0),
+                                ("high-freq-factor", 4.0)))
         keep = np.clip((original * f / (2 * np.pi) - low) / (high - low), 0, 1)
         f = keep * f + (1 - keep) * f / o.float("rope-scaling-factor", 8.0)
     return f / o.float("rotary-seq-len-interpolation-factor", 1.0)
@@ -317,7 +324,8 @@ def amplitude(o, windowed):
         return 1.0
     original = o.float("rope-scaling-original-max-position-embeddings", 8192.0)
     stretch = o.float("max-position-embeddings", o.int("seq-length")) / original
-    return o.float("rope-attention-factor", math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0)
+    usual = math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0
+    return o.float("rope-attention-factor", usual)
 
 
 def softmax(x):
@@ -501,8 +509,9 @@ class Pass:
 
     def curve(self, x, name=None):
         return {"gelu-tanh": lambda: x * 0.5 * (tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1.0),
-                "gelu-erf": lambda: x * cdf(x), "quick-gelu": lambda: x * sigmoid(x * 1.702), "swiglu": lambda: x * sigmoid(x),
-                "squared-relu": lambda: relu(x) * relu(x), "relu": lambda: relu(x)}[(name or self.m.activation).replace("geglu", "gelu")]()
+                "gelu-erf": lambda: x * cdf(x), "quick-gelu": lambda: x * sigmoid(x * 1.702),
+                "swiglu": lambda: x * sigmoid(x), "squared-relu": lambda: relu(x) * relu(x),
+                "relu": lambda: relu(x)}[(name or self.m.activation).replace("geglu", "gelu")]()
 
     def xielu(self, x, name):
         """arXiv 2411.13010. beta and eps are not trained."""
