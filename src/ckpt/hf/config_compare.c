@@ -50,6 +50,7 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     if (!rope) {
         c->rotary_base = fresh->rotary_base;
         c->rotary_percent = fresh->rotary_percent;
+    c->mamba_dt_min = fresh->mamba_dt_min;
         c->rotary_interleaved = false;
     }
     if (c->model == MODEL_gpt && rope)

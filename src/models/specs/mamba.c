@@ -17,6 +17,7 @@ void mamba_spec(const LayerPlace *p, BranchSpec *out) {
                  .head_dim = c->mamba_head_dim,
                  .state = c->mamba_state_dim,
                  .chunk = CHUNK,
+                 .least = c->mamba_dt_min,
                  .most = HUGE_VAL},
         .epsilon = 1e-5,
         .in_init_std = c->derived.init_std,

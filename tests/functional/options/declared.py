@@ -62,7 +62,8 @@ ENCODERS = [("MOE", "--num-experts 4"), ("window_size window_attn_skip_freq rope
             ("multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim"
              " latent_norm_epsilon mla_rotary_interleaved rope_type",
              "--multi-latent-attention"),
-            ("hybrid_layer_pattern mamba_state_dim mamba_head_dim mamba_num_groups mamba_num_heads", "--hybrid-layer-pattern *-"),
+            ("hybrid_layer_pattern mamba_state_dim mamba_head_dim mamba_num_groups mamba_num_heads mamba_dt_min",
+             "--hybrid-layer-pattern *-"),
             ("qk_clip qk_clip_alpha qk_clip_threshold log_max_attention_logit", "--qk-clip --log-max-attention-logit"),
             ("add_output_layer_bias", "--add-output-layer-bias"),
             ("attention_chunk_size", "--position-embedding-type rope --attention-chunk-size 4"),

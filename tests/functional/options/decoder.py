@@ -77,6 +77,7 @@ class Shape:
         self.state, self.mamba_head = o.int("mamba-state-dim", 128), o.int("mamba-head-dim", 64)
         self.mamba_groups = o.int("mamba-num-groups", 8)
         self.mamba_heads = o.int("mamba-num-heads", 2 * self.hidden // self.mamba_head)
+        self.least_step = o.float("mamba-dt-min", 0)
         reach = int(o.text("window-size", "-1,0").split(",")[0])
         self.reach = [reach if w and reach >= 0 else None for w in windowed]
         for each_layer in (self.has_experts, self.rotated, self.reach):
@@ -673,7 +674,8 @@ class Pass:
     def scanned(self, x, b, c, dt, name):
         """Runs the recurrence over x [b, s, heads, d], with b and c [b, s, heads, n] and dt [b, s, heads]."""
         w, heads = self.w, x.shape[2]
-        step = log(exp(dt + w[f"{name}.dt_bias"]) + 1)
+        least = self.m.least_step
+        step = relu(log(exp(dt + w[f"{name}.dt_bias"]) + 1) - least) + least
         kept = exp(exp(w[f"{name}.A_log"]) * step * -1)
         state, out, samples = None, [], x.shape[0]
         for t in range(x.shape[1]):

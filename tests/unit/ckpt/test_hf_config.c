@@ -320,6 +320,7 @@ static const struct {
     {"hidden_size", ROPE "kv-channels = 6\n", "hidden-size = 48"},
     {"ffn_hidden_size", ROPE, "ffn-hidden-size = 41"},
     {"num_attention_heads", ROPE "kv-channels = 6\ngroup-query-attention = true\n",
+    {"mamba_dt_min", HYBRID, "mamba-dt-min = 0.01"},
      "num-attention-heads = 8"},
     {"kv_channels", ROPE, "kv-channels = 8"},
     {"num_query_groups", ROPE "group-query-attention = true\n", "num-query-groups = 2"},
