@@ -299,6 +299,8 @@ static bool valid_balancing(const Config *c) {
 
 static bool is_hybrid(const Config *c) { return c->hybrid_layer_pattern; }
 
+static bool has_attention(const Config *c) { return !is_hybrid(c) || strpbrk(c->hybrid_layer_pattern, "*+"); }
+
 static bool valid_hybrid_pattern(const Config *c) {
     return !is_hybrid(c) || (strspn(c->hybrid_layer_pattern, "M*+-E|") == strlen(c->hybrid_layer_pattern) &&
                              config_hybrid_letters(c->hybrid_layer_pattern, NULL) > 0);

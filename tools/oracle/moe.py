@@ -5,7 +5,7 @@ import torch
 
 ROUTER_STD = 0.5  # of the initial weights, for clear choices
 CLEAR = 1e-6  # if scores were closer than this, rounding could change the choice
-ROUTERS = ("mlp.gate", "mlp.router", "feed_forward.router")  # the ends of the names of routers
+ROUTERS = ("mlp.gate", "mlp.router", "feed_forward.router", "mixer.gate")  # the ends of the names of routers
 EXPERT_NAMES = (".mlp.", "gate_proj", "up_proj", "down_proj")
 
 
@@ -25,6 +25,8 @@ def on_disk(family, tensors):
     unless the family packs them."""
     if getattr(family, "packed", False):
         return tensors
+    if hasattr(family, "on_disk"):
+        return family.on_disk(tensors)
     block, gate, up, down = getattr(family, "expert_names", EXPERT_NAMES)
     result, names = {}, getattr(family, "file_names", {})
     for name, x in tensors.items():

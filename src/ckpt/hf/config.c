@@ -46,6 +46,23 @@ static const HfRow *dense_row(const HfRow *const *rows, int n) {
     return latent ? first : NULL;
 }
 
+/* Returns the row that lists the layers of a hybrid model, some of which may have experts, or NULL. */
+static const HfRow *hybrid_row(const HfRow *const *rows, int n) {
+    for (int i = 0; i < n; i++)
+        if (rows[i]->form == &hf_form_hybrid_layers) return rows[i];
+    return NULL;
+}
+
+/* Returns whether the file of a type that can have experts describes a model without them. */
+static bool reads_dense(HfReader *r) {
+    const HfRow *first = dense_row(r->rows, r->num_rows), *hybrid = hybrid_row(r->rows, r->num_rows);
+    if (first) return hf_get_count(r, first->key, (int64_t)first->fallback) >= hf_get_layers(r);
+    Str letters = {0};
+    const bool dense = hybrid && hf_hybrid_letters(r, hybrid, &letters) && !strchr(letters.s, 'E');
+    str_free(&letters);
+    return dense;
+}
+
 static Err import_root(HfReader *r) {
     if (!json_is_object(r->root)) return err_user("'%s' is not a JSON object; download it again", r->path);
     ERR_RETURN(check_quantization(r->path, json_object_get(r->root, "quantization_config")));
@@ -61,8 +78,7 @@ static Err import_root(HfReader *r) {
     const HfRow *rows[HF_MOST_ROWS];
     r->rows = rows, r->num_rows = hf_type_rows(type, rows);
     hf_set_text(r, OPTION_hf_model_type, type->name);
-    const HfRow *first = dense_row(rows, r->num_rows);
-    const bool dense = first && hf_get_count(r, first->key, (int64_t)first->fallback) >= hf_get_layers(r);
+    const bool dense = reads_dense(r);
     for (int i = 0; i < r->num_rows && !r->err.code; i++)
         if (rows[i]->form->read && !(dense && is_of_experts(rows[i]))) rows[i]->form->read(r, rows[i]);
     return r->err;
@@ -158,7 +174,7 @@ Err hf_config_read_back(const char *path, const Config *c, Str *notes) {
 /* ---- export ---- */
 
 static bool lacks_experts(const HfRow *const *rows, int n, const Config *c) {
-    return dense_row(rows, n) && !c->derived.num_moe_layers;
+    return (dense_row(rows, n) || hybrid_row(rows, n)) && !c->derived.num_moe_layers;
 }
 
 /* Writes the text of config.json, and returns the family for the tensors' names. */
@@ -219,7 +235,9 @@ static Err check_kind(const HfType *t, const Config *c) {
     }
     if (strcmp(family, own))
         return err_user("this type describes a --model %s, but the model is a %s", family, own);
-    if (experts && !i64_is_set(c->num_experts) && !(c->multi_latent_attention && dense_row(rows, n)))
+    const bool optional = c->multi_latent_attention ? dense_row(rows, n) != NULL
+                                                    : c->hybrid_layer_pattern && hybrid_row(rows, n);
+    if (experts && !i64_is_set(c->num_experts) && !optional)
         return err_user("this type has experts, but the model has no --num-experts");
     if (!experts && c->derived.num_moe_layers)
         return err_user("this type has no experts, but the model has --num-experts");

@@ -36,11 +36,21 @@ static void plain_latents(Config *c, const Config *fresh) {
     if (c->position_embedding_type == POSITION_NONE) c->position_embedding_type = POSITION_ROPE;
 }
 
+/* Resets the options of branches that a hybrid model lacks. */
 static void plain_hybrid(Config *c, const Config *fresh) {
     c->mamba_num_heads = c->derived.mamba_heads;
+    if (c->hybrid_layer_pattern) c->hybrid_layer_pattern = c->derived.letters;
+    if (c->hybrid_layer_pattern && !strpbrk(c->derived.letters, "*+")) {
+        c->num_attention_heads = c->num_query_groups = 1, c->kv_channels = c->hidden_size;
+        c->softmax_scale = 1, c->attention_dropout = fresh->attention_dropout;
+        if (config_rotates(c)) c->position_embedding_type = POSITION_NONE;
+    }
+    if (c->hybrid_layer_pattern && !strpbrk(c->derived.letters, "-E"))
+        c->activation = fresh->activation, c->ffn_hidden_size = I64_UNSET;
     if (config_has_letter(c, 'M')) return;
     c->mamba_num_heads = fresh->mamba_num_heads, c->mamba_num_groups = fresh->mamba_num_groups;
     c->mamba_head_dim = fresh->mamba_head_dim, c->mamba_state_dim = fresh->mamba_state_dim;
+    c->mamba_dt_min = fresh->mamba_dt_min;
 }
 
 static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
@@ -50,7 +60,6 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     if (!rope) {
         c->rotary_base = fresh->rotary_base;
         c->rotary_percent = fresh->rotary_percent;
-    c->mamba_dt_min = fresh->mamba_dt_min;
         c->rotary_interleaved = false;
     }
     if (c->model == MODEL_gpt && rope)

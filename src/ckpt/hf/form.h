@@ -76,6 +76,9 @@ extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_exper
     hf_form_first_dense, hf_form_layers_by_name, hf_form_sparse_layers, hf_form_moe_layers,
     hf_form_layer_range;
 
+extern const HfForm hf_form_hybrid_layers, hf_form_mamba_layers, hf_form_mamba_epsilon, hf_form_step_limits,
+    hf_form_expand, hf_form_mamba_heads, hf_form_silu;
+
 /* ---- reading ---- */
 
 /* Sets an error that states the key's value and the reason, such as "key is 7, not a string". */
@@ -102,6 +105,8 @@ int64_t hf_get_option(HfReader *, int option);
 int64_t hf_get_multiple(HfReader *, const HfRow *, int64_t n, int option);
 /* Returns the number of layers. Returns an error if the number exceeds the maximum of --num-layers. */
 int64_t hf_get_layers(HfReader *);
+/* Appends the letters of the layers that the hybrid_layers row describes. Returns false if a layer is not supported. */
+bool hf_hybrid_letters(HfReader *, const HfRow *, Str *);
 /* Returns whether layer i has a rotation. Returns true if the type has no rotated_layers row. */
 bool hf_is_rotated(HfReader *, int64_t i);
 /* Sets an option by appending `name = value`. */

@@ -34,9 +34,11 @@ static void own_keys_read(HfReader *r, const HfRow *row) {
         hf_refuse(r, row->key, "but in this type of model each query head has a key head");
 }
 
-/* Reads a size. The value null means that the option is not set. If the key is missing, the value is the fallback. */
+/* Reads a size. The value null means that the option is not set. If the key is missing, the value is the fallback, and
+ * a fallback of 0 means that the option is not set. */
 static void nullable_read(HfReader *r, const HfRow *row) {
-    if (hf_member(r, NULL, row->key) || !json_object_get(r->root, row->key)) hf_value_read(r, row);
+    const bool absent = !json_object_get(r->root, row->key);
+    if (hf_member(r, NULL, row->key) || (absent && row->fallback != 0)) hf_value_read(r, row);
 }
 
 static void nullable_write(HfWriter *w, const HfRow *row) {

@@ -65,14 +65,19 @@ static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t
     int64_t columns = p->spec.ndim == 2 ? p->spec.dim[1] : 1;
     const int64_t unused = layout == AFTER_PADDING ? HF_PADDING_ROWS : 0;
     rows += unused;
-    const bool packed = layout == PACKED || layout == PACKED_IN_OUT || layout == PACKED_PAIRS;
+    const bool packed = layout == PACKED || layout == PACKED_IN_OUT || layout == PACKED_PAIRS,
+               channels = layout == CHANNELS;
     const int64_t matrix = packed ? rows / p->spec.groups : rows, a = transposed ? columns : matrix,
                   b = transposed ? matrix : columns;
     m->tensors = mem_grow(m->tensors, (size_t)m->count + 1, sizeof *m->tensors);
     m->tensors[m->count++] = (HfTensor){
         .name = name,
-        .ndim = p->spec.ndim + packed,
-        .dim = {packed ? p->spec.groups : a, packed ? a : b, b},
+        .ndim = p->spec.ndim + (packed || channels),
+        .dim = {packed ? p->spec.groups : a,
+                packed     ? a
+                : channels ? 1
+                           : b,
+                b},
         .param = p,
         .part = part,
         .group = group,

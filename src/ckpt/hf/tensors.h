@@ -21,6 +21,7 @@ typedef enum HfLayout {
     BY_GROUP,
     AFTER_PADDING,
     SCALAR,
+    CHANNELS,
     PACKED,
     PACKED_IN_OUT,
     PACKED_PAIRS

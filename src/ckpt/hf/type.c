@@ -24,6 +24,7 @@
  *   COUNT(key, n, fallback)                the key is a number that must be n
  *   SPECIAL(form, option, key, fallback)   the form reads and writes the key
  *   DEMAND(form)                           the form only checks the file
+ *   CHECKED(form, key)                     the form checks the key, which has no option, and writes it
  *   ROPE(option, key, inside, fallback)    the key's name in rope_scaling and rope_parameters is `inside`
  *   SCALED(object)                         the scaling of RoPE; the default is this JSON object
  *   ACTIVATION(form, key, fallback), WINDOWS(choice, size), EXPERTS(key, second key, fallback)
@@ -51,6 +52,7 @@
 #define ALIAS(k, other)             {ALONE(k), .key = k, .word = other, .form = &hf_form_alias},
 #define SPECIAL(f, o, k, otherwise) {OF(o), .key = k, .fallback = otherwise, .form = &hf_form_##f},
 #define DEMAND(f)                   {ALONE(#f), .form = &hf_form_##f},
+#define CHECKED(f, k)               {ALONE(k), .key = k, .form = &hf_form_##f},
 #define ROPE(o, k, inside, f)       {OF(o), .key = k, .word = inside, .fallback = f, .form = &hf_form_rope_number},
 #define SCALED(object)                                                                                       \
     {OF(use_rope_scaling), .key = "rope_scaling", .word = object, .form = &hf_form_scaled_by_default},
@@ -350,6 +352,14 @@ static const HfRow ROWS_cwm[] = {
 static const HfRow ROWS_apertus[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/apertus.def"
+};
+static const HfRow ROWS_mamba2[] = {
+#include "ckpt/hf/all.def"
+#include "ckpt/hf/mamba2.def"
+};
+static const HfRow ROWS_nemotron_h[] = {
+#include "ckpt/hf/all.def"
+#include "ckpt/hf/nemotron_h.def"
 };
 static const HfRow ROWS_bert[] = {
 #include "ckpt/hf/all.def"

@@ -35,14 +35,14 @@
 #define IN_CHUNKS                                                                                            \
     "no-rope-freq = 2\nqk-l2-norm = true\nqk-l2-norm-rope-layers-only = true\nattention-chunk-size = 5\n"    \
     "no-rope-temperature-scale = 0.2\nno-rope-temperature-floor = 3\n"
-#define WINDOWS   ROPE "window-size = 7,0\n"
-#define MIXTURE   BASE LLAMA EXPERTS
-#define BERT      BASE "model = bert\nactivation = gelu-erf\n"
-#define WITH_BIAS MIXTURE GLM
-#define IN_GROUPS WITH_BIAS "moe-router-topk = 4\nmoe-router-num-groups = 4\nmoe-router-group-topk = 2\n"
-#define CAPACITY  MIXTURE "moe-expert-capacity-factor = 1\n"
-#define HYBRID                                                                                               \
-    ROPE "hybrid-layer-pattern = M-M*\nmamba-state-dim = 5\nmamba-head-dim = 6\nmamba-num-groups = 2\n"
+#define WINDOWS    ROPE "window-size = 7,0\n"
+#define MIXTURE    BASE LLAMA EXPERTS
+#define BERT       BASE "model = bert\nactivation = gelu-erf\n"
+#define WITH_BIAS  MIXTURE GLM
+#define IN_GROUPS  WITH_BIAS "moe-router-topk = 4\nmoe-router-num-groups = 4\nmoe-router-group-topk = 2\n"
+#define CAPACITY   MIXTURE "moe-expert-capacity-factor = 1\n"
+#define WITH_MAMBA ROPE "mamba-state-dim = 5\nmamba-head-dim = 6\nmamba-num-groups = 2\n"
+#define HYBRID     WITH_MAMBA "hybrid-layer-pattern = M-M*\n"
 #define MLA        ROPE "multi-latent-attention = true\n"
 #define WITH_SHARE MIXTURE "moe-shared-expert-intermediate-size = 40\n"
 

@@ -34,6 +34,8 @@ static const struct {
               {"GPTNeoForCausalLM", HF_GPT_NEO},
               {"YoutuForCausalLM", HF_DEEPSEEK},
               {"GraniteMoeHybridForCausalLM", HF_GRANITE_HYBRID},
+              {"Mamba2ForCausalLM", HF_MAMBA},
+              {"NemotronHForCausalLM", HF_MAMBA},
               {"GPTBigCodeForCausalLM", HF_BIGCODE},
               {"OPTForCausalLM", HF_OPT},
               {"Olmo3ForCausalLM", HF_OLMO2},
@@ -282,7 +284,8 @@ TEST(a_type_of_another_kind_is_refused) {
                              strstr(architecture, "Deepseek") || strstr(architecture, "Phimoe") ||
                              strstr(architecture, "GptOss") || strstr(architecture, "Llama4") ||
                              strstr(architecture, "SolarOpen") || strstr(architecture, "MoEV1") ||
-                             strstr(architecture, "4_5_Moe") || strstr(architecture, "Olmoe");
+                             strstr(architecture, "4_5_Moe") || strstr(architecture, "Olmoe") ||
+                             strstr(architecture, "NemotronH");
         char conf[1000], message[100];
         for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
             snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);
@@ -317,10 +320,10 @@ static const struct {
     {"mamba_head_dim", HYBRID "mamba-num-heads = 8\n", "mamba-head-dim = 5"},
     {"mamba_num_groups", HYBRID, "mamba-num-groups = 4"},
     {"mamba_num_heads", HYBRID, "mamba-num-heads = 4"},
+    {"mamba_dt_min", HYBRID, "mamba-dt-min = 0.01"},
     {"hidden_size", ROPE "kv-channels = 6\n", "hidden-size = 48"},
     {"ffn_hidden_size", ROPE, "ffn-hidden-size = 41"},
     {"num_attention_heads", ROPE "kv-channels = 6\ngroup-query-attention = true\n",
-    {"mamba_dt_min", HYBRID, "mamba-dt-min = 0.01"},
      "num-attention-heads = 8"},
     {"kv_channels", ROPE, "kv-channels = 8"},
     {"num_query_groups", ROPE "group-query-attention = true\n", "num-query-groups = 2"},
@@ -512,6 +515,10 @@ TEST(what_says_the_same_in_other_words_is_equal) {
         {WINDOWS "window-attn-skip-freq = 2\n", "window-attn-skip-freq = [1,0]*2"},
         {ROPE, "num-experts = 4\nmoe-layer-freq = [0,0,0,0]\nmoe-router-topk = 3"},
         {MLA, "rope-type = yarn\nlatent-norm-epsilon = 1e-5\nkv-channels = 7\nnorm-epsilon = 1e-5"},
+        {HYBRID, "hybrid-layer-pattern = M-|M*\nmamba-num-heads = 8"},
+        {WITH_MAMBA "hybrid-layer-pattern = MMMM\n",
+         "num-attention-heads = 3\nkv-channels = 7\nposition-embedding-type = none\nswiglu = false\n"
+         "ffn-hidden-size = 41"},
         {MIXTURE, "ffn-hidden-size = 44\nmoe-layer-freq = [1,1,1,1]\nmoe-router-topk-scaling-factor = 1"},
     };
     Str notes = {0};

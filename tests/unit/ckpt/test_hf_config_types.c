@@ -19,6 +19,9 @@
     "activation = quick-geglu\nglu-linear-offset = 1\nactivation-func-clamp-value = 7\nsoftmax-type = "      \
     "learnable\n"
 
+#define MAMBA                                                                                                \
+    "position-embedding-type = none\nmamba-head-dim = 6\nmamba-state-dim = 5\nmamba-num-groups = 2\n"
+
 /* --hf-model-type with the name of the type that is tried, because an earlier type may also fit. */
 #define NAMED "hf-model-type = %s\n"
 
@@ -72,7 +75,7 @@ static const char *const CHOICES[][MOST_CHOICES] = {
     {"", "model = bert\nactivation = gelu-erf\n",
      "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", T5, ROBERTA("roberta"),
      ROBERTA("xlm-roberta"), T5 "logits-scaling = 1\n"},
-    {"", LATENT},
+    {"", LATENT, MAMBA "hybrid-layer-pattern = MMM\n", MAMBA "hybrid-layer-pattern = M-*\n"},
     {"", NAMED},
 };
 enum { N_CHOICES = sizeof CHOICES / sizeof *CHOICES };
@@ -149,6 +152,8 @@ static const int MODEL[][N_CHOICES] = {
     {13},
     {14, 0, 0, 1},
     {1, 1, 5, 1, 0, 1},
+    {0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2},
+    {0, 1, 2, 1, 1, 0, 0, 0, 0, 0, 0, 3},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4},
@@ -407,6 +412,12 @@ static const char *const KEYED[] = {
     ROPE "rotary-interleaved = true\nkv-channels = 8\nrotary-percent = 0.5\n",
     ROPE "rotary-interleaved = true\nhf-model-type = helium\n",
     ROPE "swiglu = false\nactivation = geglu-tanh\napply-layernorm-1p = true\nscale-embedding = true\n",
+    HYBRID "position-embedding-type = none\nhybrid-layer-pattern = MMMM\nmamba-dt-min = 0.01\n",
+    HYBRID "position-embedding-type = none\nswiglu = false\nsquared-relu = true\n"
+           "untie-embeddings-and-output-weights = true\nmamba-dt-min = 0.01\n",
+    HYBRID EXPERTS "position-embedding-type = none\nswiglu = false\nsquared-relu = true\n"
+                   "untie-embeddings-and-output-weights = true\nhybrid-layer-pattern = ME*M\n" GLM
+                   "moe-shared-expert-intermediate-size = 30\nmoe-latent-size = 7\n",
     WINDOWS
     "window-attn-skip-freq = [1,1,1,0]\nno-rope-freq = 4\nqk-layernorm = true\nnorm-placement = post\n",
 };
@@ -457,6 +468,7 @@ static const Rates RATES[] = {
     {"seed_oss", "residual_dropout", NULL, ATTENTION, 0.1, 0.1},
     {"starcoder2", "residual_dropout", "embedding_dropout", ATTENTION, 0, 0},
     {"mpt", NULL, NULL, NULL, 0, 0},
+    {"mamba2", NULL, NULL, NULL, 0, 0},
     {"", NULL, NULL, ATTENTION, 0, 0}, /* all others */
 };
 

@@ -1,0 +1,126 @@
+/* Forms for models with Mamba-2 layers. */
+#include <string.h>
+
+#include "ckpt/hf/form.h"
+
+/* The names of layers. Files written before version 5 of transformers contain the second name. */
+static const struct {
+    char letter;
+    const char *name, *older;
+} LAYERS[] = {{'M', "linear_attention", "mamba"},
+              {'*', "full_attention", "attention"},
+              {'-', "mlp", "mlp"},
+              {'E', "moe", "moe"}};
+enum { N_LAYERS = sizeof LAYERS / sizeof *LAYERS };
+
+static char letter_of(const char *name) {
+    for (int i = 0; name && i < N_LAYERS; i++)
+        if (!strcmp(name, LAYERS[i].name) || !strcmp(name, LAYERS[i].older)) return LAYERS[i].letter;
+    return 0;
+}
+
+/* Nemotron-H's first files contain a pattern of letters instead of a list. Without either, transformers would use a
+ * model of four layers. */
+static const char PATTERN[] = "hybrid_override_pattern";
+
+bool hf_hybrid_letters(HfReader *r, const HfRow *row, Str *out) {
+    const json_t *names = hf_member(r, NULL, row->key);
+    const char *pattern = names ? "" : hf_get_text(r, NULL, PATTERN, "");
+    for (size_t i = 0; i < json_array_size(names); i++) {
+        const char letter = letter_of(json_string_value(json_array_get(names, i)));
+        if (!letter) return false;
+        str_add(out, &letter, 1);
+    }
+    str_puts(out, pattern);
+    return out->len && strspn(out->s, "M*-E") == out->len;
+}
+
+static void hybrid_layers_read(HfReader *r, const HfRow *row) {
+    Str letters = {0};
+    const bool valid = hf_hybrid_letters(r, row, &letters);
+    if (!valid && hf_member(r, NULL, PATTERN) && !hf_member(r, NULL, row->key))
+        hf_refuse(r, PATTERN, "but only the letters M, *, - and E are supported");
+    else if (!valid)
+        hf_refuse(r, row->key, "not a list of linear_attention, full_attention, mlp and moe");
+    hf_set_size(r, OPTION_num_layers, (int64_t)letters.len);
+    hf_set_text(r, row->option, letters.len ? letters.s : "M");
+    str_free(&letters);
+}
+
+static void hybrid_layers_write(HfWriter *w, const HfRow *row) {
+    json_t *names = json_array();
+    for (const char *at = w->config->derived.letters; at && *at; at++)
+        for (int i = 0; i < N_LAYERS; i++)
+            if (LAYERS[i].letter == *at) json_array_append_new(names, json_string(LAYERS[i].name));
+    hf_put(w, row->key, names);
+}
+
+/* Reads the number of layers of a model that has only Mamba-2 layers. */
+static void mamba_layers_read(HfReader *r, const HfRow *row) {
+    const int64_t layers = hf_get_layers(r);
+    Str letters = {0};
+    for (int64_t i = 0; i < layers; i++) str_puts(&letters, "M");
+    hf_set_text(r, row->option, letters.s);
+    str_free(&letters);
+}
+
+/* Reads the epsilon of all norms. Isotron's gated norm has a fixed epsilon, as in Megatron-LM. */
+static void mamba_epsilon_read(HfReader *r, const HfRow *row) {
+    if (hf_get_real(r, NULL, row->key, row->fallback) != row->fallback)
+        hf_refuse(r, row->key, "but only 0.00001, the epsilon of Megatron-LM's gated norm, is supported");
+    hf_set_real(r, row->option, row->fallback);
+}
+
+/* The upper limit of a step must be infinite. In JSON, infinity is a string (json_text_numbers) or an object. */
+static void step_limits_read(HfReader *r, const HfRow *row) {
+    const json_t *limits = hf_member(r, NULL, row->key), *low = json_array_get(limits, 0),
+                 *high = json_array_get(limits, 1);
+    const json_t *named = json_object_get(high, "__float__");
+    const char *text = json_string_value(named ? named : high);
+    if (!limits) return;
+    if (json_array_size(limits) != 2 || !json_is_number(low) || !text || strcmp(text, "Infinity"))
+        hf_refuse(r, row->key, "not a lower limit and infinity");
+    else if (!(json_number_value(low) >= 0 && json_number_value(low) <= config_range(row->option).high))
+        hf_refuse(r, row->key, "a number that this model cannot have");
+    else
+        hf_set_real(r, row->option, json_number_value(low));
+}
+
+static void step_limits_write(HfWriter *w, const HfRow *row) {
+    hf_put(w, row->key, json_pack("[f,{s:s}]", w->config->mamba_dt_min, "__float__", "Infinity"));
+}
+
+/* Checks that the heads are `expand` times as wide as the hidden size. */
+static void expand_read(HfReader *r, const HfRow *row) {
+    const int64_t heads = hf_get_option(r, OPTION_mamba_num_heads),
+                  width = hf_get_option(r, OPTION_mamba_head_dim), times = hf_get_size(r, row->key, 2),
+                  hidden = hf_get_option(r, OPTION_hidden_size);
+    int64_t inner, expanded;
+    if (__builtin_mul_overflow(heads, width, &inner) || __builtin_mul_overflow(times, hidden, &expanded) ||
+        inner != expanded)
+        hf_refuse(r, row->key, "but expand * hidden_size is not num_heads * head_dim");
+}
+
+static void expand_write(HfWriter *w, const HfRow *row) {
+    const Config *c = w->config;
+    hf_put_size(w, row->key, c->derived.mamba_heads * c->mamba_head_dim / c->hidden_size);
+}
+
+static void mamba_heads_write(HfWriter *w, const HfRow *row) {
+    hf_put_size(w, row->key, w->config->derived.mamba_heads);
+}
+
+static void silu_read(HfReader *r, const HfRow *row) {
+    const char *name = hf_get_text(r, NULL, row->key, "silu");
+    if (strcmp(name, "silu") && strcmp(name, "swish"))
+        hf_refuse(r, row->key, "but Mamba-2 layers support only silu");
+}
+
+static void silu_write(HfWriter *w, const HfRow *row) { hf_put(w, row->key, json_string("silu")); }
+
+const HfForm hf_form_hybrid_layers = {hybrid_layers_read, hybrid_layers_write},
+             hf_form_mamba_layers = {mamba_layers_read, NULL},
+             hf_form_mamba_epsilon = {mamba_epsilon_read, hf_value_write},
+             hf_form_step_limits = {step_limits_read, step_limits_write},
+             hf_form_expand = {expand_read, expand_write},
+             hf_form_mamba_heads = {hf_value_read, mamba_heads_write}, hf_form_silu = {silu_read, silu_write};
