@@ -40,6 +40,7 @@ static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows,
     const CUresult e = ((Encode *)gpu->encode_tiles)(
         &map,
         size == 1          ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+        : x->dtype == F32  ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
         : x->dtype == BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                            : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         3, x->data, dim, stride, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
@@ -63,6 +64,16 @@ __device__ __forceinline__ void barrier_arrive(uint32_t at) {
 /* Arrives at the barrier, and also makes the barrier wait until this number of bytes has been copied. */
 __device__ __forceinline__ void barrier_expect(uint32_t at, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+/* Arrives at the barrier with the same address in the given block of the cluster. */
+__device__ __forceinline__ void barrier_arrive_in(uint32_t at, uint32_t block) {
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(at),
+                 "r"(block)
+                 : "memory");
 }
 __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t phase) {
     uint32_t done;
@@ -110,8 +121,58 @@ __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap *map, u
                  "l"(map), "r"(column), "r"(plane), "r"(row), "r"(barrier), "l"(policy)
                  : "memory");
 }
+/* Copies the tile to the same address in both blocks of a cluster, and arrives at the same barrier of both. */
+__device__ __forceinline__ void copy_tile_to_both(uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                                                  int column, int plane, int row) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+        "l"(map), "r"(column), "r"(plane), "r"(row), "r"(barrier), "h"((uint16_t)3)
+        : "memory");
+}
+
+/* Makes this thread's writes to shared memory visible to later copies and products. */
+__device__ __forceinline__ void show_to_copies() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/* Copies a tile from shared memory to a matrix or, if `add` is true, adds it. Elements outside the matrix are left out.
+ * copies_begun_out ends a group of a thread's copies. */
+__device__ __forceinline__ void copy_tile_out(const CUtensorMap *map, uint32_t from, int column, int plane,
+                                              int row, bool add) {
+    if (add)
+        asm volatile(
+            "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4}], [%1];" ::
+                "l"(map),
+            "r"(from), "r"(column), "r"(plane), "r"(row)
+            : "memory");
+    else
+        asm volatile(
+            "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+            "r"(from), "r"(column), "r"(plane), "r"(row)
+            : "memory");
+}
+__device__ __forceinline__ void copies_begun_out() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/* Returns when this thread's copies have read shared memory. */
+__device__ __forceinline__ void copies_have_read() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+/* Returns when this thread's copies have been written. */
+__device__ __forceinline__ void copies_end_out() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 __device__ __forceinline__ void prefetch_map(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* Waits for N threads, a multiple of 32, that use this barrier. __syncthreads uses barrier 0. */
+template <int N> __device__ __forceinline__ void threads_wait(int barrier) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(N) : "memory");
+}
+/* Waits for all threads of the cluster. */
+__device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.arrive.aligned;\n"
+                 "barrier.cluster.wait.aligned;" ::
+                     : "memory");
 }
 
 /* Returns true in one lane of a warp. All lanes of the warp must call this function. Copies by the elected lane
@@ -167,16 +228,16 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t at, int apart = 0,
          "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "  \
          "%126, %127"
 
-/* Computes s [64, 8 * N8] += a [64,16] b [16, 8 * N8]. The operands a and b are in shared memory, and their
- * lines contain consecutive terms of the sum. */
-template <typename T, int N8> struct Product;
-#define PRODUCT(n8, width, registers, a, b, type, sums)                                                      \
-    template <typename T> struct Product<T, n8> {                                                            \
+/* Computes s [64, 8 * N8] += a [64,16] b [16, 8 * N8]. The operands a and b are in shared memory. Each line of an operand
+ * contains consecutive terms of the sum, or consecutive rows of a or columns of b if A_ALONG or B_ALONG is false. */
+template <typename T, int N8, bool A_ALONG = true, bool B_ALONG = true> struct Product;
+#define PRODUCT(n8, width, registers, a, b, type, turn_a, turn_b, sums)                                      \
+    template <typename T, bool A_ALONG, bool B_ALONG> struct Product<T, n8, A_ALONG, B_ALONG> {              \
         __device__ static __forceinline__ void run(float (&s)[n8][4], uint64_t x, uint64_t y) {              \
             asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32.%" #type ".%" #type             \
-                         " " registers "}, %" #a ", %" #b ", 1, 1, 1, 0, 0;"                                 \
+                         " " registers "}, %" #a ", %" #b ", 1, 1, 1, %" #turn_a ", %" #turn_b ";"           \
                          : sums(0)                                                                           \
-                         : "l"(x), "l"(y), "C"(PtxName<T>::name));                                           \
+                         : "l"(x), "l"(y), "C"(PtxName<T>::name), "n"((int)!A_ALONG), "n"((int)!B_ALONG));   \
         }                                                                                                    \
         __device__ static __forceinline__ void fence(float (&s)[n8][4]) {                                    \
             asm volatile("wgmma.fence.sync.aligned;" : sums(0)::"memory");                                   \
@@ -185,11 +246,11 @@ template <typename T, int N8> struct Product;
             asm volatile("wgmma.wait_group.sync.aligned %" #a ";" : sums(0) : "n"(pending) : "memory");      \
         }                                                                                                    \
     };
-PRODUCT(4, 32, R_16, 16, 17, 18, SUM_4)
-PRODUCT(6, 48, R_24, 24, 25, 26, SUM_6)
-PRODUCT(8, 64, R_32, 32, 33, 34, SUM_8)
-PRODUCT(16, 128, R_64, 64, 65, 66, SUM_16)
-PRODUCT(32, 256, R_128, 128, 129, 130, SUM_32)
+PRODUCT(4, 32, R_16, 16, 17, 18, 19, 20, SUM_4)
+PRODUCT(6, 48, R_24, 24, 25, 26, 27, 28, SUM_6)
+PRODUCT(8, 64, R_32, 32, 33, 34, 35, 36, SUM_8)
+PRODUCT(16, 128, R_64, 64, 65, 66, 67, 68, SUM_16)
+PRODUCT(32, 256, R_128, 128, 129, 130, 131, 132, SUM_32)
 
 /* Computes s [64, 8 * N8] = a [64,32] b [32, 8 * N8], or s += a b if `add` is true. The operands are E4M3. */
 template <int N8, bool add> struct Fp8Product;

@@ -31,6 +31,10 @@ __device__ __forceinline__ void put_shared(uint32_t to, const uint32_t (&x)[4]) 
                  : "memory");
 }
 
+__device__ __forceinline__ void put_shared(uint32_t to, float a, float b) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
+}
+
 /* Loads four 8 x 8 matrices. Each row has 16 bytes. Lanes 0-7 pass the addresses of the first matrix's rows,
  * lanes 8-15 pass the addresses of the second matrix's rows, and so on. Lane 4 * i + j receives columns 2 * j
  * and 2 * j + 1 of row i of each matrix. The transposed load returns rows 2 * j and 2 * j + 1 of column i. */
@@ -44,6 +48,13 @@ __device__ __forceinline__ void load_transposed(uint32_t (&x)[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                  : "r"(at)
+                 : "memory");
+}
+
+/* Stores four 8 x 8 matrices. Lanes hold elements and pass addresses as for load_matrices. Compute capability 9.0. */
+__device__ __forceinline__ void store_matrices(uint32_t at, const uint32_t (&x)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x[0]),
+                 "r"(x[1]), "r"(x[2]), "r"(x[3])
                  : "memory");
 }
 

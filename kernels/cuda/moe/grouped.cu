@@ -3,10 +3,11 @@
  * Each tile finds its expert, and surplus tiles exit immediately.
  *
  * Tensor cores compute GEMMs of 16-bit operands if rows are multiples of 16 bytes, y and dx have the
- * operands' type, and dw has the operands' type or F32. All other GEMMs, and all GEMMs in batch-invariant
- * mode, are chains of multiply-adds (ordered_gemm.cuh). y is written, with zeros in the rows after the last
+ * operands' type, and dw has the operands' type or F32 (on sm_90a, grouped_tiles.cu does). All other GEMMs, and all
+ * GEMMs in batch-invariant mode, are chains of multiply-adds (ordered_gemm.cuh). y is written, with zeros in the rows after the last
  * expert; dx and dw are written or accumulated. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
+#include "kernels/cuda/moe/grouped_tiles.cuh"
 #include "kernels/cuda/moe/router.cuh"
 #include "kernels/cuda/moe/tensor_tile.cuh"
 
@@ -256,6 +257,8 @@ static void run_rows(const Call *c, bool along) {
     if (!tensor_count(c->out[0])) return;
     if (!on_tensor_cores(c, c->in[0]->dtype))
         launch_ordered_rows(c, e, along);
+    else if (grouped_tiles_can(c))
+        grouped_tiles_rows(c, along);
     else if (c->in[0]->dtype == BF16)
         along ? launch_tensor_rows<bf16, true>(c, e) : launch_tensor_rows<bf16, false>(c, e);
     else
@@ -329,6 +332,8 @@ extern "C" void cuda_grouped_linear_wgrad(const Call *c) {
     const bool narrow = on_tensor_cores(c, c->in[0]->dtype);
     if (!narrow && !on_tensor_cores(c, F32))
         launch_ordered_experts(c, e);
+    else if (grouped_tiles_can(c))
+        grouped_tiles_wgrad(c);
     else if (c->in[0]->dtype == BF16)
         narrow ? launch_tensor_experts<bf16, bf16>(c, e) : launch_tensor_experts<bf16, float>(c, e);
     else
