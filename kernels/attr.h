@@ -38,6 +38,9 @@ typedef struct LinearAttr {
     /* If true, the order in which an element's terms are added does not depend on the number of rows and
      * columns. Each element of a weight's gradient is then one chain of multiply-adds in row order. */
     bool fixed_order;
+    /* linear_wgrad with fixed_order: if true, a GPU may add the sums of chunks of rows, which is much faster for a layer
+     * with few outputs */
+    bool by_chunks;
     /* linear: if true, no op has written the weight since the weight was last copied to the device, so a GPU
      * can read it while earlier ops run */
     bool steady;

@@ -17,8 +17,9 @@ static void logits_backward(Tape *t, const Node *n, Need need) {
     Tensor *dx = tape_grad_out(t, x, need), *dw = tape_grad_out(t, w, need),
            *dbias = bias ? tape_grad_out(t, bias, need) : NULL;
     if (dx) tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dy, w}, .out = {dx}, .attr = n->call.attr});
+    const LinearAttr attr = {.fixed_order = true, .by_chunks = !tape_context(t)->batch_invariant};
     if (dw || dbias)
-        tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy, x}, .out = {dw, dbias}, .attr = n->call.attr});
+        tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy, x}, .out = {dw, dbias}, .attr = &attr});
 }
 
 Tensor *op_gate_logits(Tape *t, Tensor *x, Tensor *w, Tensor *bias) {

@@ -458,7 +458,7 @@ static unsigned run_gemm(const Call *c, const Gemm *g) {
         return 0;
     }
     if (g->fixed_order) {
-        gemm_ordered(c, g);
+        gemm_is_narrow(g) ? gemm_narrow(c, g) : gemm_ordered(c, g);
         return 0;
     }
     check(g);
@@ -478,7 +478,7 @@ void gemm_run(const Call *c, const Gemm *g) {
     const unsigned done = g->m && g->n ? run_gemm(c, g) : 0;
     if (!(done & GEMM_GELU)) activate(c, g);
     if (!(done & GEMM_DGELU)) go_through_activation(c, g);
-    if (g->dbias && !(done & GEMM_SUMS)) bias_gradient(c, g->a, g->dbias, g->fixed_order);
+    if (g->dbias && !(done & GEMM_SUMS)) bias_gradient(c, g->a, g->dbias, g->fixed_order && !g->by_chunks);
 }
 
 /* Chooses the algorithm for the GEMM's plan or, if ends_elsewhere, for the plan of the GEMM with F32 sums. */
@@ -505,8 +505,9 @@ int gemm_take_algo(const Call *c, const Gemm *g, int n) {
 }
 
 size_t gemm_plan(const Call *c, const Gemm *g) {
-    size_t bytes = g->dbias ? bias_gradient_scratch(g->a, g->fixed_order) : 0;
-    if (!g->m || !g->n || !g->k || g->fixed_order) return bytes;
+    size_t bytes = g->dbias ? bias_gradient_scratch(g->a, g->fixed_order && !g->by_chunks) : 0;
+    if (!g->m || !g->n || !g->k) return bytes;
+    if (g->fixed_order) return gemm_is_narrow(g) ? std::max(bytes, gemm_narrow_scratch(g)) : bytes;
     check(g);
     CUDA_CHECK(cudaSetDevice(cuda_of(c->device)->ordinal));
     GemmState *s = state_of(c->device);

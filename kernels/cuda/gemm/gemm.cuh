@@ -18,9 +18,9 @@
  * FP8 GEMMs write F32 or a 16-bit type, require transpose_b, and allow only one operand to be E5M2. The sizes
  * of an FP8 GEMM must be multiples of 16, and its scales a_inverse and b_inverse must be in device memory. */
 typedef struct Gemm {
-    const char *op;                /* the op's name, for messages */
-    bool transpose_a, transpose_b; /* a is stored as [k,m], b as [n,k] */
-    bool fixed_order, steady;      /* as in LinearAttr */
+    const char *op;                      /* the op's name, for messages */
+    bool transpose_a, transpose_b;       /* a is stored as [k,m], b as [n,k] */
+    bool fixed_order, by_chunks, steady; /* as in LinearAttr */
     int64_t m, n, k;
     const Tensor *a, *b, *bias, *pre, *c, *act, *dbias;
     /* [n]: factors by which the columns of c are multiplied before the bias is added, or NULL; only for gemm_invariant
@@ -37,6 +37,11 @@ void gemm_run(const Call *, const Gemm *);
  * how many bytes of scratch memory gemm_run needs. */
 size_t gemm_plan(const Call *, const Gemm *);
 
+/* gemm_narrow.cu: linear layers with few outputs, in a fixed order. */
+bool gemm_is_narrow(const Gemm *);
+size_t gemm_narrow_scratch(const Gemm *);
+void gemm_narrow(const Call *, const Gemm *);
+
 /* Writes the activation of y to `act`, unless `act` is NULL. */
 void gemm_activate(const Call *, Tensor *y, Tensor *act, Activation);
 /* Multiplies dx in place by the derivative of the activation at `pre`, unless `pre` is NULL. */
@@ -49,5 +54,7 @@ int gemm_take_algo(const Call *, const Gemm *, int n);
  * positions of each sample in order, then over the samples. */
 void bias_gradient(const Call *, const Tensor *dy, const Tensor *dbias, bool fixed_order);
 size_t bias_gradient_scratch(const Tensor *dy, bool fixed_order);
+/* Writes or adds the sums of `partial` [chunks,n] over the chunks to the n elements of `out`. */
+void sum_chunks(const Call *, const float *partial, int64_t chunks, int64_t n, const Tensor *out);
 /* Computes y [rows,n] = x + bias, or sets y to the bias if x is NULL. All operands have the same type. */
 void rows_plus_bias(cudaStream_t, DType, const void *x, const void *bias, void *y, int64_t rows, int64_t n);

@@ -1,7 +1,8 @@
 /* Computes the ops of kernels/cpu/linear.c: y = x w^T + bias over the last dimension, and its gradients dx =
  * dy w (or the gradient of pre), dw = dy^T x, dbias = sum of dy. The op `bias` computes y = x + bias. y and
  * act are written; dx (without pre), dw and dbias are written or accumulated. dbias is summed in two stages:
- * over chunks of rows, then over the chunks in order. With fixed_order, dbias is summed as on the CPU. */
+ * over chunks of rows, then over the chunks in order. With fixed_order and without by_chunks, dbias is summed as
+ * on the CPU. */
 #include "kernels/cuda/gemm/gemm.cuh"
 extern "C" {
 #include "kernels/cuda/gemm/linear_algos.h"
@@ -47,7 +48,7 @@ static Gemm wgrad(const Call *c) {
     Gemm g = {};
     g.op = "linear_wgrad";
     g.transpose_a = true;
-    g.fixed_order = fixed_order(c);
+    g.fixed_order = fixed_order(c), g.by_chunks = ((const LinearAttr *)c->attr)->by_chunks;
     g.m = tensor_width(dy), g.n = tensor_width(x), g.k = tensor_rows(dy);
     g.a = dy, g.b = x, g.c = c->out[0], g.dbias = c->out[1];
     return g;
@@ -153,6 +154,17 @@ static int vector_of(const Tensor *dy) {
     return tensor_width(dy) % n == 0 && aligned_16(dy->data) ? n : 1;
 }
 
+template <typename R>
+static void launch_sum(const Call *c, const R *partial, int64_t chunks, int64_t n, const Tensor *out) {
+    sum_partial<<<grid_for(c, n, 128), 128, 0, stream_of(c)>>>(partial, chunks, n, cells(out),
+                                                               accumulates(out));
+    LAUNCHED();
+}
+
+void sum_chunks(const Call *c, const float *partial, int64_t chunks, int64_t n, const Tensor *out) {
+    launch_sum(c, partial, chunks, n, out);
+}
+
 template <typename T, int N> static void sum_columns(const Call *c, const Tensor *dy, const Tensor *dbias) {
     typedef Real<T> R;
     const int64_t rows = tensor_rows(dy), n = tensor_width(dy), chunks = chunks_of(rows, n, N);
@@ -161,10 +173,7 @@ template <typename T, int N> static void sum_columns(const Call *c, const Tensor
     sum_rows<T, N><<<grid, THREADS, 0, stream_of(c)>>>(data_of<T>(dy), rows, n, ceil_div(rows, chunks),
                                                        partial, cells(dbias), accumulates(dbias));
     LAUNCHED();
-    if (chunks == 1) return;
-    sum_partial<<<grid_for(c, n, 128), 128, 0, stream_of(c)>>>(partial, chunks, n, cells(dbias),
-                                                               accumulates(dbias));
-    LAUNCHED();
+    if (chunks > 1) launch_sum(c, partial, chunks, n, dbias);
 }
 
 void bias_gradient(const Call *c, const Tensor *dy, const Tensor *dbias, bool fixed_order) {
@@ -188,17 +197,19 @@ size_t bias_gradient_scratch(const Tensor *dy, bool fixed_order) {
     return chunks > 1 ? (size_t)(chunks * n) * (dy->dtype == F64 ? sizeof(double) : sizeof(float)) : 0;
 }
 
+static bool in_order(const Gemm &g) { return g.fixed_order && !g.by_chunks; }
+
 /* dw is NULL if the weight is not trained. */
 extern "C" void cuda_linear_wgrad(const Call *c) {
     if (c->out[0])
         run(c, wgrad(c));
     else if (c->out[1])
-        bias_gradient(c, c->in[0], c->out[1], fixed_order(c));
+        bias_gradient(c, c->in[0], c->out[1], in_order(wgrad(c)));
 }
 
 extern "C" size_t cuda_plans_linear_wgrad(const Call *c) {
     if (c->out[0]) return plan(c, wgrad(c));
-    return c->out[1] ? bias_gradient_scratch(c->in[0], fixed_order(c)) : 0;
+    return c->out[1] ? bias_gradient_scratch(c->in[0], in_order(wgrad(c))) : 0;
 }
 
 /* ---- algorithms ---- */

@@ -123,11 +123,19 @@ static inline void results_are_main_gradients(Call *c) {
 }
 static inline void sinks_have_main_gradients(Call *c) { sums_hold_sinks(c), results_are_main_gradients(c); }
 /* Experts have unequal numbers of rows, and some rows follow those of the last expert. */
-static inline void gradients_of_experts(Call *c) {
+static inline void rows_of_experts(Call *c) {
     const Tensor *offset = c->in[2];
     const int64_t experts = offset->dim[0] - 1, rows = c->in[0]->dim[0];
     for (int64_t e = 0; e <= experts; e++)
         ((int64_t *)offset->data)[e] = e == 2 ? rows / (experts + 1) : e * rows / (experts + 1);
+}
+/* One expert has all rows. */
+static inline void rows_of_one_expert(Call *c) {
+    const Tensor *offset = c->in[2];
+    for (int64_t e = 0; e < offset->dim[0]; e++) ((int64_t *)offset->data)[e] = e < 2 ? 0 : c->in[0]->dim[0];
+}
+static inline void gradients_of_experts(Call *c) {
+    rows_of_experts(c);
     results_are_main_gradients(c);
 }
 /* Sets the flags of the moments as the optimizer does, so that 16-bit moments are read too. */

@@ -1,0 +1,231 @@
+/* Computes linear layers with few outputs, such as routers, in F32: y = x w^T + bias, dx = dy w and dw = dy^T x. An element
+ * of y or dx is one chain of multiply-adds, as in gemm_ordered. For dw, the sums of chunks of rows are added in order. */
+#include "kernels/cuda/gemm/gemm.cuh"
+
+/* A block computes dw or dx for V adjacent columns per thread, and STEP or ROWS rows of dy at a time. A block computes y
+ * for one row per thread, and TERMS terms at a time. MOST is the largest number of outputs, but FEW for y. */
+enum {
+    V = 4,
+    THREADS = 128,
+    STEP = 32,
+    OUTPUTS = 16,
+    ROWS = 16,
+    TERMS = 32,
+    LINES = 64,
+    FEW = 16,
+    MOST = 512
+};
+enum { MOST_BYTES = 32 << 20 /* of scratch memory for chunks */ };
+
+/* Computes y [rows,m] for LINES rows. COUNT is m or larger. */
+template <typename X, typename W, int COUNT>
+static __global__ void __launch_bounds__(LINES)
+    y_of_rows(const X *x, const W *w, Cells bias, float *y, int64_t rows, int m, int64_t n) {
+    enum { WIDE = VEC<X>, EACH = TERMS / WIDE /* vectors of a thread */ };
+    __shared__ float of_x[TERMS][LINES + 1];
+    __shared__ alignas(16) float of_w[TERMS][COUNT];
+    const int64_t first = (int64_t)blockIdx.x * LINES, row = first + threadIdx.x;
+    Vec<X, WIDE> next[EACH];
+    const auto load = [&](int64_t term) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int at = threadIdx.x + i * LINES;
+            const int64_t r = first + at / EACH, p = term + at % EACH * WIDE;
+            if (r < rows && p < n)
+                next[i] = *(const Vec<X, WIDE> *)(x + r * n + p);
+            else
+                next[i] = {};
+        }
+    };
+    float sum[COUNT] = {};
+    load(0);
+    for (int64_t term = 0; term < n; term += TERMS) {
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int at = threadIdx.x + i * LINES;
+#pragma unroll
+            for (int j = 0; j < WIDE; j++)
+                of_x[at % EACH * WIDE + j][at / EACH] = to_real<float>(next[i].v[j]);
+        }
+        for (int i = threadIdx.x; i < TERMS * COUNT; i += LINES) {
+            const int64_t output = i / TERMS, p = term + i % TERMS;
+            of_w[i % TERMS][output] = output < m && p < n ? to_real<float>(w[output * n + p]) : 0;
+        }
+        __syncthreads();
+        load(term + TERMS);
+#pragma unroll
+        for (int p = 0; p < TERMS; p++)
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) sum[i] = fma(of_x[p][threadIdx.x], of_w[p][i], sum[i]);
+    }
+    if (row >= rows) return;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        if (i < m) y[row * m + i] = bias.data ? sum[i] + bias.get<float>(i) : sum[i];
+}
+
+/* Adds the products of rows [each * blockIdx.y, each * (blockIdx.y + 1)) for OUTPUTS rows of dw [m,n]. The sums are written
+ * to `partial` [gridDim.y,m,n], or to dw if there is one chunk. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    dw_of_chunk(const float *dy, const T *x, float *partial, Cells dw, bool add, int64_t rows, int64_t m,
+                int64_t n, int64_t each) {
+    __shared__ alignas(16) float of[STEP][OUTPUTS];
+    const int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V,
+                  output = (int64_t)blockIdx.z * OUTPUTS, begin = each * blockIdx.y,
+                  end = least(rows, begin + each);
+    float sum[OUTPUTS][V] = {};
+    for (int64_t first = begin; first < end; first += STEP) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < STEP * OUTPUTS; i += THREADS) {
+            const int64_t row = first + i / OUTPUTS, at = output + i % OUTPUTS;
+            of[i / OUTPUTS][i % OUTPUTS] = row < end && at < m ? dy[row * m + at] : 0;
+        }
+        __syncthreads();
+        if (column >= n) continue;
+#pragma unroll 8
+        for (int r = 0; r < least(STEP, end - first); r++) {
+            const Vec<T, V> v = *(const Vec<T, V> *)(x + (first + r) * n + column);
+#pragma unroll
+            for (int p = 0; p < OUTPUTS; p++)
+#pragma unroll
+                for (int i = 0; i < V; i++) sum[p][i] = fma(of[r][p], to_real<float>(v.v[i]), sum[p][i]);
+        }
+    }
+    if (column >= n) return;
+#pragma unroll
+    for (int p = 0; p < OUTPUTS; p++)
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            const int64_t at = (output + p) * n + column + i;
+            if (output + p >= m) continue;
+            if (partial)
+                partial[blockIdx.y * m * n + at] = sum[p][i];
+            else
+                dw.put_or_add(at, sum[p][i], add);
+        }
+}
+
+/* Computes V columns of ROWS rows of dx [rows,n]. */
+template <typename W, typename Y>
+static __global__ void __launch_bounds__(THREADS)
+    dx_of_rows(const float *dy, const W *w, Y *dx, bool add, int64_t rows, int64_t m, int64_t n) {
+    __shared__ float of[ROWS][MOST];
+    const int64_t column = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * V,
+                  first = (int64_t)blockIdx.x * ROWS, count = least(ROWS, rows - first);
+    for (int64_t i = threadIdx.x; i < count * m; i += THREADS) of[i / m][i % m] = dy[first * m + i];
+    __syncthreads();
+    if (column >= n) return;
+    float sum[ROWS][V] = {};
+    for (int p = 0; p < m; p++) {
+        const Vec<W, V> v = *(const Vec<W, V> *)(w + p * n + column);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int i = 0; i < V; i++) sum[r][i] = fma(of[r][p], to_real<float>(v.v[i]), sum[r][i]);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        if (r >= count) continue;
+        Vec<Y, V> *const to = (Vec<Y, V> *)(dx + (first + r) * n + column);
+        Vec<Y, V> v = {};
+        if (add) v = *to;
+#pragma unroll
+        for (int i = 0; i < V; i++) v.v[i] = from_real<Y>((add ? to_real<float>(v.v[i]) : 0) + sum[r][i]);
+        *to = v;
+    }
+}
+
+/* ---- launches ---- */
+
+static bool is_vectors(const Tensor *x, int64_t wide) {
+    return (x->dtype == F32 || dtype_is_16bit((DType)x->dtype)) && tensor_width(x) % wide == 0 &&
+           aligned_16(x->data);
+}
+
+static bool is_dw(const Gemm *g) { return g->transpose_a && !g->transpose_b; }
+static bool is_y(const Gemm *g) { return !g->transpose_a && g->transpose_b; }
+
+bool gemm_is_narrow(const Gemm *g) {
+    if (!g->m || !g->n || !g->k || !g->fixed_order || g->pre || g->act) return false;
+    if (is_y(g))
+        return g->n <= FEW && g->c->dtype == F32 && !accumulates(g->c) && is_vectors(g->a, 8) &&
+               is_vectors(g->b, 1);
+    if (g->a->dtype != F32 || !is_vectors(g->b, V)) return false;
+    return is_dw(g) ? g->by_chunks && g->m <= MOST : g->k <= MOST && is_vectors(g->c, V);
+}
+
+/* Returns the number of rows of a chunk. With one chunk, no scratch memory is needed. */
+static int64_t chunk_rows(const Gemm *g) {
+    const int64_t bytes = g->m * g->n * (int64_t)sizeof(float),
+                  chunks = least(ceil_div(g->k, 256), MOST_BYTES / bytes);
+    return chunks > 1 ? ceil_div(g->k, chunks) : g->k;
+}
+
+size_t gemm_narrow_scratch(const Gemm *g) {
+    const int64_t chunks = is_dw(g) ? ceil_div(g->k, chunk_rows(g)) : 1;
+    return chunks > 1 ? (size_t)(chunks * g->m * g->n) * sizeof(float) : 0;
+}
+
+template <typename T> static void launch_dw(const Call *c, const Gemm *g) {
+    const int64_t each = chunk_rows(g), chunks = ceil_div(g->k, each);
+    float *partial = chunks > 1 ? (float *)cuda_scratch(c->device, gemm_narrow_scratch(g)) : NULL;
+    const dim3 grid((unsigned)ceil_div(g->n, THREADS * V), (unsigned)chunks,
+                    (unsigned)ceil_div(g->m, OUTPUTS));
+    dw_of_chunk<T><<<grid, THREADS, 0, stream_of(c)>>>(data_of<float>(g->a), data_of<T>(g->b), partial,
+                                                       cells(g->c), accumulates(g->c), g->k, g->m, g->n,
+                                                       each);
+    LAUNCHED();
+    if (partial) sum_chunks(c, partial, chunks, g->m * g->n, g->c);
+}
+
+template <typename W, typename Y> static void launch_dx(const Call *c, const Gemm *g) {
+    const dim3 grid((unsigned)ceil_div(g->m, ROWS), (unsigned)ceil_div(g->n, THREADS * V));
+    dx_of_rows<W, Y><<<grid, THREADS, 0, stream_of(c)>>>(
+        data_of<float>(g->a), data_of<W>(g->b), data_of<Y>(g->c), accumulates(g->c), g->m, g->k, g->n);
+    LAUNCHED();
+}
+
+template <typename X, typename W> static void launch_y(const Call *c, const Gemm *g) {
+    const auto launch = [&](auto kernel) {
+        kernel<<<(unsigned)ceil_div(g->m, LINES), LINES, 0, stream_of(c)>>>(
+            data_of<X>(g->a), data_of<W>(g->b), cells(g->bias), data_of<float>(g->c), g->m, (int)g->n, g->k);
+        LAUNCHED();
+    };
+    g->n <= FEW / 2 ? launch(y_of_rows<X, W, FEW / 2>) : launch(y_of_rows<X, W, FEW>);
+}
+
+/* Types other than F64. */
+#define NARROW_SWITCH(dtype, ...)                                                                            \
+    do {                                                                                                     \
+        if ((dtype) == F32) {                                                                                \
+            typedef float N;                                                                                 \
+            __VA_ARGS__;                                                                                     \
+        } else if ((dtype) == BF16) {                                                                        \
+            typedef bf16 N;                                                                                  \
+            __VA_ARGS__;                                                                                     \
+        } else {                                                                                             \
+            typedef fp16 N;                                                                                  \
+            __VA_ARGS__;                                                                                     \
+        }                                                                                                    \
+    } while (0)
+
+template <typename X> static void run_y(const Call *c, const Gemm *g) {
+    NARROW_SWITCH(g->b->dtype, launch_y<X, N>(c, g));
+}
+template <typename W> static void run_dx(const Call *c, const Gemm *g) {
+    NARROW_SWITCH(g->c->dtype, launch_dx<W, N>(c, g));
+}
+
+void gemm_narrow(const Call *c, const Gemm *g) {
+    CHECK(g->m <= INT32_MAX && g->n <= INT32_MAX && g->k <= INT32_MAX,
+          "%s: a GEMM of [%lld,%lld] and %lld terms is too large", g->op, (long long)g->m, (long long)g->n,
+          (long long)g->k);
+    if (is_y(g))
+        NARROW_SWITCH(g->a->dtype, run_y<N>(c, g));
+    else if (is_dw(g))
+        NARROW_SWITCH(g->b->dtype, launch_dw<N>(c, g));
+    else
+        NARROW_SWITCH(g->b->dtype, run_dx<N>(c, g));
+}
