@@ -81,6 +81,7 @@ def read_conf(path):
     c.gated, c.silu, c.rms = activation != "gelu", activation == "swiglu", take("normalization",
                                                                                 "LayerNorm") == "RMSNorm"
     c.ffn = number("ffn-hidden-size", 4 * c.hidden)
+    c.experts, c.topk = number("num-experts", 0), number("moe-router-topk", 2)
     c.bias, c.tied = not true("disable-bias-linear"), not true("untie-embeddings-and-output-weights")
     positions = take("position-embedding-type", "learned_absolute")
     assert (positions == "relative") == (c.model == "t5"), "a T5 has relative positions here, and only a T5"
@@ -113,6 +114,28 @@ def rotate(x, cos, sin):
     return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
 
 
+class Experts(nn.Module):
+    """SwiGLU experts without capacities. Probabilities are a softmax over the chosen experts' logits, in fp32."""
+    def __init__(self, c):
+        super().__init__()
+        assert c.gated and c.silu and not c.bias, "experts need SwiGLU without biases here"
+        self.router = nn.Linear(c.hidden, c.experts, bias=False)
+        self.up = nn.Parameter(torch.empty(c.experts, 2 * c.ffn, c.hidden))
+        self.down = nn.Parameter(torch.empty(c.experts, c.hidden, c.ffn))
+        self.topk = c.topk
+
+    def forward(self, x):
+        tokens = x.flatten(0, 1)
+        logits, expert = F.linear(tokens.float(), self.router.weight.float()).topk(self.topk)
+        order = expert.flatten().argsort(stable=True)
+        counts = (expert.flatten()[:, None] == torch.arange(len(self.up), device=x.device)).sum(0)
+        ends = counts.cumsum(0).int()
+        gate, value = torch._grouped_mm(tokens[order // self.topk], self.up.mT, ends).chunk(2, dim=-1)
+        chosen = logits.softmax(-1).flatten()[order, None].to(x.dtype)
+        y = torch._grouped_mm(F.silu(gate) * value * chosen, self.down.mT, ends)
+        return y[order.argsort()].view(-1, self.topk, x.shape[-1]).sum(1).view_as(x)
+
+
 class Layer(nn.Module):
     def __init__(self, c, cross=False):
         super().__init__()
@@ -122,8 +145,11 @@ class Layer(nn.Module):
         self.input_norm, self.mlp_norm = norm(c.hidden, eps=1e-5), norm(c.hidden, eps=1e-5)
         self.qkv = nn.Linear(c.hidden, (c.heads + 2 * c.groups) * self.width, bias=c.bias)
         self.out = nn.Linear(c.hidden, c.hidden, bias=c.bias)
-        self.up = nn.Linear(c.hidden, c.ffn * (2 if c.gated else 1), bias=c.bias)
-        self.down = nn.Linear(c.ffn, c.hidden, bias=c.bias)
+        if c.experts:
+            self.experts = Experts(c)
+        else:
+            self.up = nn.Linear(c.hidden, c.ffn * (2 if c.gated else 1), bias=c.bias)
+            self.down = nn.Linear(c.ffn, c.hidden, bias=c.bias)
         if cross:
             self.cross_norm = norm(c.hidden, eps=1e-5)
             self.cross_q, self.cross_out = (nn.Linear(c.hidden, c.hidden, bias=c.bias) for _ in range(2))
@@ -158,7 +184,7 @@ class Layer(nn.Module):
         x = x + self.attention(self.input_norm(x), table, mask)
         if encoded is not None:
             x = x + self.cross_attention(self.cross_norm(x), encoded, encoded_mask)
-        return x + self.mlp(self.mlp_norm(x))
+        return x + (self.experts if hasattr(self, "experts") else self.mlp)(self.mlp_norm(x))
 
 
 class Head(nn.Module):
@@ -204,7 +230,7 @@ class Model(nn.Module):
 def start(model, c):
     for name, p in model.named_parameters():
         if p.dim() > 1:
-            deep = name.endswith(("out.weight", "down.weight"))
+            deep = name.endswith(("out.weight", "down.weight", "down"))
             nn.init.normal_(p, std=0.02 / math.sqrt(2 * c.layers) if deep else 0.02)
         elif name.endswith("bias"):
             nn.init.zeros_(p)

@@ -25,7 +25,7 @@ enum {
     CHUNK = 64 * LINE_BYTES
 };
 
-/* What a kernel computes: y = x w^T, dx = dy w or dw = dy^T x. */
+/* A kernel computes y = x w^T (FORWARD), dx = dy w (DGRAD) or dw = dy^T x (WGRAD). */
 typedef enum Kind { FORWARD, DGRAD, WGRAD } Kind;
 
 /* The ring of slices has STAGES stages. Each warpgroup has room for CHUNKS chunks of sums. Sums of gradients of weights
