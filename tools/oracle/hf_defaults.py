@@ -40,7 +40,8 @@ def main(_):
     words |= {"full_attention", "sliding_attention"}
     types = re.findall(r'^HF_TYPE\(\w+, "([^"]+)"', (ROOT / "src/config/hf_types.def").read_text(), re.M)
     rows = [f'"{name}": ' + json.dumps(kept(transformers.CONFIG_MAPPING[name](**COMPLETED.get(name, {})).to_dict(),
-                                            name, words), separators=(",", ":")) for name in types]
+                                            name, words), separators=(",", ":")).replace("Infinity", '"Infinity"')
+            for name in types]  # jansson reads no infinities
     aliases = {name: {of: key for of, key in transformers.CONFIG_MAPPING[name].attribute_map.items() if key in words}
                for name in types}
     provenance = json.dumps({"generator": "tools/oracle/hf_defaults.py", "transformers": transformers.__version__})

@@ -77,8 +77,9 @@ static void step_limits_read(HfReader *r, const HfRow *row) {
                  *high = json_array_get(limits, 1);
     const json_t *named = json_object_get(high, "__float__");
     const char *text = json_string_value(named ? named : high);
-    if (!limits) return;
-    if (json_array_size(limits) != 2 || !json_is_number(low) || !text || strcmp(text, "Infinity"))
+    if (!limits)
+        hf_set_real(r, row->option, row->fallback);
+    else if (json_array_size(limits) != 2 || !json_is_number(low) || !text || strcmp(text, "Infinity"))
         hf_refuse(r, row->key, "not a lower limit and infinity");
     else if (!(json_number_value(low) >= 0 && json_number_value(low) <= config_range(row->option).high))
         hf_refuse(r, row->key, "a number that this model cannot have");

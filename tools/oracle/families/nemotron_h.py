@@ -16,7 +16,7 @@ CASES = {
         "hybrid-layer-pattern": "MEM*E", "mamba-dt-min": 0.001, "num-experts": 6, "moe-router-topk": 2,
         "moe-ffn-hidden-size": 10,
         "moe-shared-expert-intermediate-size": 14, "moe-router-score-function": "sigmoid",
-        "moe-router-enable-expert-bias": True, "moe-router-bias-update-rate": 1e-3,
+        "moe-router-enable-expert-bias": True, "moe-router-bias-update-rate": 0.01,
         "moe-router-load-balancing-type": "none", "moe-router-topk-scaling-factor": 1.5}, {}),
 }
 
