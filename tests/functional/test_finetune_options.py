@@ -14,7 +14,7 @@ import declared
 from program import TERMS, bits, expect
 from table import FP8, Row
 from task import TaskTrainer
-from task_rows import BASE, ROWS, tune, write_files
+from task_rows import BASE, ROWS, tune, tuned, write_files
 
 # (fields, words, like, reason): a run with `words` must be bitwise equal to a run with `like`. For options of experts
 # and of other tokenizers, a note on stderr says that they have no effect.
@@ -103,6 +103,9 @@ UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train
   |--log-validation-ppl-to-tensorboard|--tokenizer-hf-include-special-tokens|--mtp-num-layers 1|--mtp-use-repeated-layer
   |--mtp-loss-scaling-factor 0.2|--mtp-detach-heads|--hybrid-layer-pattern *-|--mamba-state-dim 4|--mamba-head-dim 4
   |--mamba-num-groups 2|--mamba-num-heads 4""".split("|")
+
+
+tuned("epochs global_batch_size", "--epochs 3 --global-batch-size 8")  # each epoch has one step
 
 
 def options_of(program, command):

@@ -195,6 +195,19 @@ TEST(short_lines_count_skipped_and_nan_steps) {
         "\nstep 4/10 \\| loss 5\\.0000 \\| [^\n]* \\| 0:00:03 left \\| [^\n]* \\| 1 skipped, 2 nan\n$",
         l.out.s);
     logged_free(&l);
+    l = logged("--log-interval 2 --global-batch-size 4 --fp16 --log-format short");
+    start(&l);
+    step(&l, report(5), NULL);
+    step(&l, report(NAN), NULL);
+    step(&l, report(5), NULL);
+    step(&l, skipped, NULL);
+    step(&l, report(5), NULL);
+    step(&l, report(5), NULL);
+    stop(&l);
+    expect_match("\nstep 2/10 [^\n]* \\| 0 skipped, 1 nan\nstep 4/10 [^\n]* \\| 1 skipped, 0 nan\n"
+                 "step 6/10 [^\n]* \\| lr [0-9.e-]*\n$",
+                 l.out.s);
+    logged_free(&l);
 }
 
 TEST(throughput_is_that_of_a_gpu) {
@@ -417,9 +430,28 @@ static EventFile events_of(const char *options) {
     return f;
 }
 
+TEST(a_skipped_step_has_no_grad_norm) {
+    Logged l = logged("--tensorboard-dir %s --global-batch-size 4 --fp16");
+    Scalar last = {.step = 0};
+    StepReport skipped = report(7);
+    skipped.optim.found_inf = true;
+    start(&l);
+    step(&l, report(5), NULL);
+    step(&l, skipped, NULL);
+    stop(&l);
+    EventFile f = reader_read(l.dir);
+    assert_int_equal(reader_find(&f, "grad-norm", &last), 1);
+    assert_int_equal(last.step, 1);
+    assert_int_equal(reader_find(&f, "lm loss", &last), 2);
+    assert_true(last.value == 7);
+    free(f.scalars);
+    logged_free(&l);
+}
+
 TEST(scalars_have_megatrons_tags) {
     EventFile f = events_of("--log-num-zeros-in-grad --log-validation-ppl-to-tensorboard "
-                            "--log-world-size-to-tensorboard --log-memory-to-tensorboard --ranks 2");
+                            "--log-world-size-to-tensorboard --log-memory-to-tensorboard --ranks 2 "
+                            "--tensor-model-parallel-size 2 --sequence-parallel");
     static const char *const TAGS[] = {"learning-rate", "batch-size", "lm loss",   "loss-scale",
                                        "grad-norm",     "num-zeros",  "world-size"};
     Scalar last = {.step = 0};

@@ -215,3 +215,72 @@ static void share_host(void *arg, Comm *comm) {
 }
 
 TEST(processes_of_a_host_add_up_its_memory) { comm_threads(RANKS, NULL, share_host, NULL); }
+
+/* ---- text ---- */
+
+/* Part i needs i + 1 MiB: parameters 1, gradients 2, optimizer 3, activations 4, transient 5, communication 6, tables
+ * 7, batches 8, kernels 9, and 10 and 11 in the host's memory. */
+static MemoryPlan sized(bool discrete) {
+    MemoryPlan p = {.discrete = discrete, .offloaded_most = (size_t)22 << 20};
+    for (size_t i = 0; i < MEMORY_PART_COUNT; i++) p.part[i] = (i + 1) << 20;
+    return p;
+}
+
+static void expect_text(const MemoryPlan *p, const char *text) {
+    Str out = {0};
+    memory_plan_describe(p, &out);
+    assert_string_equal(out.s, text);
+    str_free(&out);
+}
+
+TEST(each_part_is_described) {
+#define PARTS                                                                                                \
+    "parameters 1.0 MiB, main gradients 2.0 MiB, optimizer 3.0 MiB, activations 4.0 MiB, transient 5.0 "     \
+    "MiB, communication 6.0 MiB, tables 7.0 MiB, batches 8.0 MiB, kernels 9.0 MiB, "
+#define HOST                                                                                                 \
+    "; in the host's memory checkpoint copy 10.0 MiB; in the host's memory offloaded activations 11.0 MiB "  \
+    "(at most 22.0 MiB)"
+    MemoryPlan p = sized(true), one = {.part = {[MEMORY_tables] = 3}};
+    expect_text(&p, PARTS "total 45.0 MiB" HOST);
+    p.balanced = true;
+    expect_text(&p, PARTS "total 45.0 MiB, more if experts process more than their share of the tokens" HOST);
+    p = sized(false), p.offloaded_most = p.part[MEMORY_offloaded];
+    expect_text(&p, PARTS "checkpoint copy 10.0 MiB, offloaded activations 11.0 MiB, total 66.0 MiB");
+    expect_text(&one, "tables 3 B, total 3 B");
+}
+
+TEST(a_plan_that_does_not_fit_names_its_parts) {
+    const MemoryPlan gpu = sized(true), cpu = sized(false);
+    MemoryPlan host = gpu;
+    host.part[MEMORY_snapshot] = (size_t)1 << 60;
+    assert_ok(memory_plan_check(&gpu, (size_t)45 << 20));
+    assert_ok(memory_plan_check(&cpu, (size_t)66 << 20));
+    assert_err(memory_plan_check(&gpu, ((size_t)6 << 20) - 1),
+               "parameters, main gradients and optimizer state already need 6.0 MiB of memory, but only 6.0 "
+               "MiB are available. Choose a smaller model");
+    assert_err(
+        memory_plan_check(&gpu, (size_t)6 << 20),
+        "the run needs 45.0 MiB of memory (6.0 MiB for parameters, main gradients and optimizer state, "
+        "9.0 MiB for activations), but only 6.0 MiB are available; lower --micro-batch-size, offload "
+        "activations with --cpu-offloading-num-layers, or recompute");
+    assert_err(memory_plan_check(&cpu, (size_t)65 << 20),
+               "66.0 MiB of memory (6.0 MiB for parameters, main gradients and optimizer state, 9.0 MiB for "
+               "activations), but only 65.0 MiB are available; lower --micro-batch-size, or recompute");
+    assert_err(
+        memory_plan_check(&host, (size_t)45 << 20),
+        "offloaded activations (11.0 MiB) and the copy of a checkpoint (1.0 EiB) together need 1.0 EiB of "
+        "host memory, but only ");
+}
+
+static size_t copy_of(const char *words) {
+    Setup *s = setup_new("--num-layers 4 --seq-length 8 --bf16 --micro-batch-size 1 %s", words);
+    const MemoryPlan plan = memory_plan_new(&s->config, NULL, NULL);
+    setup_free(s);
+    return plan.part[MEMORY_snapshot];
+}
+
+TEST(only_an_asynchronous_save_copies_a_checkpoint) {
+    assert_int_equal(copy_of("--save x --save-interval 1"), 0);
+    assert_int_equal(copy_of("--async-save"), 0);
+    assert_true(copy_of("--save x --save-interval 1 --async-save") > 0);
+}
