@@ -38,7 +38,8 @@ def check_bound(program, quick):
 
 if __name__ == "__main__":
     CHECKS = {"the bound": check_bound, "options that change no number": declared.check_unchanged,
-              "options that are not read": declared.check_unread}
+              "options that are not read": declared.check_unread,
+              "notes about options without effect": declared.check_noted}
     MORE = [Row(["a row for each option"], declared.check_complete)]
     MORE += [Row([name], check, family=family) for family in BASES for name, check in CHECKS.items()]
     sys.exit(judge.main(__doc__, ROWS, BASES, write_datasets, MORE))

@@ -2,7 +2,7 @@
 import pathlib
 import re
 
-from program import Wrong, bits, compare, expect
+from program import Wrong, bits, compare, expect, merged
 from table import BASES, FP8, ROWS, reference
 from trainer import Options
 
@@ -173,3 +173,42 @@ def check_unchanged(program, quick):
                f"an option that is to change nothing changes bits, with {like or 'nothing'}")
     for _, words in REFUSED:
         program.pretrain(program.words(words), status=2)
+
+
+def spellings():
+    """Returns {spelling of an option: field}."""
+    text, found = re.sub(r'"\s*"', "", OPTIONS_DEF.read_text()), {}
+    row = r'^OPT(?:NUM|ENUM)?\(\w+, (\w+),[^"]* [A-Z]+(?: \| \w+(?:\(\w+\))?)*,\s+"([^"]+)"'
+    for field, names in re.findall(row, text, re.M):
+        found |= {re.sub("=.*", "", name.lstrip("~")): field for name in names.split("|")}
+    return found
+
+
+# Options that no note names, although they change no result of the base run. With other data, models or options they
+# do.
+QUIET = {"mid_level_dataset_surplus", "qk_clip", "calculate_per_token_loss", "null_tokenizer_eod_id",
+         "cross_entropy_loss_fusion"}
+
+
+def check_noted(program, quick):
+    """Tries each option alone, with its value in the first row that uses it. Options that a note says have no effect
+    must change nothing, and all others must change something, or be refused."""
+    family, names, tried = Options(program.base).text("model", "gpt"), spellings(), {}
+    for words in [row.words for row in ROWS] + [words for _, words, *_ in UNCHANGED]:
+        for name, values in Options(words.split()).items():
+            tried.setdefault(names[name], (f"--{name}", *values))
+    exempt = {f for fields, *_ in [*UNCHANGED, *UNREAD[family]] for f in fields.split()} | QUIET
+    witnessed = {f for row in ROWS if row.family == family for f in row.fields
+                 if {names[name] for name in Options(row.words.split())} <= {*row.fields}}
+    plain, idle = bits(program.pretrain(program.words())), []
+    for field, words in tried.items():
+        o = merged(program.base, words)
+        try:
+            text = program.call("pretrain", *o, "--check-options")
+        except Wrong:
+            continue
+        if re.search(rf"^note: .*{words[0]}\b.* no effect", text, re.M):
+            idle += words
+        elif o != program.base and field not in exempt | witnessed and declared()[field][1] != "LAYOUT":
+            expect(bits(program.pretrain(o)) != plain, f"{words}: no note says that the option has no effect")
+    expect(bits(program.pretrain(program.words(" ".join(idle)))) == plain, "an option that a note names has an effect")
