@@ -214,13 +214,32 @@ static Err first_sample(const DataConfig *config, int64_t *tokens, int64_t *span
     return e;
 }
 
+TEST(each_special_token_is_needed) {
+    const struct {
+        DatasetId type;
+        int64_t *token;
+        const char *name;
+    } rows[] = {{DATASET_bert, &masked.tokens.cls, "needs the token [CLS]"},
+                {DATASET_bert, &masked.tokens.sep, "needs the token [SEP]"},
+                {DATASET_bert, &masked.tokens.mask, "needs the token [MASK]"},
+                {DATASET_t5, &masked.tokens.bos, "needs the token <s>, [CLS] or <pad>"},
+                {DATASET_t5, &masked.tokens.eos, "needs the token [EOS] or [SEP]"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Data *data;
+        Case c = small(rows[i].type);
+        DataConfig config = config_of(&c);
+        const int64_t token = *rows[i].token;
+        config.cache_dir = NULL, *rows[i].token = -1;
+        assert_err(data_open(&config, &data), rows[i].name);
+        *rows[i].token = token;
+    }
+}
+
 TEST(mistakes_have_messages) {
     Data *data;
     Case c = small(DATASET_bert);
     DataConfig config = config_of(&c);
-    config.cache_dir = NULL, masked.tokens.mask = -1;
-    assert_err(data_open(&config, &data), "needs the token [MASK]");
-    masked.tokens.mask = 103, config.sequence_length = 4;
+    config.cache_dir = NULL, config.sequence_length = 4;
     assert_err(data_open(&config, &data), "needs at least 5");
     config = config_of(&c);
     config.split = "999,1,0", config.samples[1] = 1, config.cache_dir = NULL;
