@@ -16,6 +16,12 @@ typedef struct ScanInputs {
 /* Returns y [s,b,h*p]. */
 Tensor *op_ssd_scan(Tape *, const ScanInputs *, ScanAttr);
 
+/* Like op_causal_conv and op_ssd_scan, for a stream of tokens from several requests in generation (kernels/ops.def).
+ * `slot` and `position` are I64. The op reads and changes the slots of `state`. It has no gradient. */
+Tensor *op_stream_conv(Tape *, Tensor *x, Tensor *w, Tensor *bias, Tensor *slot, Tensor *position,
+                       Tensor *state);
+Tensor *op_stream_scan(Tape *, const ScanInputs *, ScanAttr, Tensor *slot, Tensor *position, Tensor *state);
+
 /* Returns the RMSNorm of x SiLU(z) in each group of channels. x [s,b,c] is contiguous; z may be a view whose
  * rows are contiguous. */
 Tensor *op_gated_norm(Tape *, Tensor *x, Tensor *z, Tensor *gain, GatedNormAttr);
