@@ -51,6 +51,12 @@ static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page
     return true;
 }
 
+/* Takes a state, if the model has states. There is one for each request that can run. */
+static void take_state(Engine *e, Live *live) {
+    const bool taken = pages_extend(e->states, &live->state, page_pool_size(e->states) > 0, 1);
+    CHECK(taken, "none of %lld states is available", (long long)page_pool_size(e->states));
+}
+
 /* Extends the list of a request's pages. New pages do not contain any draft rows yet. */
 static bool extend(Engine *e, Live *live, int64_t rows) {
     const int64_t before = live->pages.n;
@@ -78,7 +84,8 @@ void request_free(Request *r) {
 static void live_free(Engine *e, Live *live) {
     pages_release(e->pages, &live->pages);
     pages_release(e->encoder_pages, &live->encoder_pages);
-    free(live->pages.page), free(live->encoder_pages.page);
+    pages_release(e->states, &live->state);
+    free(live->pages.page), free(live->encoder_pages.page), free(live->state.page);
     request_free(&live->request);
     grammar_free(live->grammar);
     free(live->tokens), free(live);
@@ -171,6 +178,7 @@ static void remove_ended(Engine *e) {
 static void forget_rows(Engine *e, Live *live) {
     pages_release(e->pages, &live->pages);
     pages_release(e->encoder_pages, &live->encoder_pages);
+    pages_release(e->states, &live->state);
     live->computed = live->named = live->drafted = 0, live->before = 0, live->encoded = false;
 }
 
@@ -262,6 +270,7 @@ static bool admit(Engine *e, int64_t *rest) {
         forget_rows(e, live);
         return false;
     }
+    take_state(e, live);
     e->shared += live->computed;
     if (live->waited_ns < 0) live->waited_ns = clock_ns() - live->added_ns, live->cached = live->computed;
     list_insert(&e->running, e->running.n, list_remove(&e->waiting, 0));
@@ -393,6 +402,7 @@ static CacheShape cache_shape(const Model *m, const RunContext *c, const EngineL
                         .page = l->page,
                         .pages = l->pages + pass_spare_pages(m, c, l->page),
                         .encoder_pages = l->encoder_pages,
+                        .requests = l->requests + 1, /* the last row is for padding tokens */
                         .outputs = l->speculation.tokens && !l->speculation.model};
 }
 
@@ -430,7 +440,12 @@ void engine_fork(Engine *e, int64_t id, int64_t copy) {
           "there is no room for a copy of the request");
     const CacheShape shape = cache_shape(e->model, e->context, &e->limits);
     if (live->pages.n > full)
-        cache_copy_page(e->model, &shape, &e->cache, from->pages.page[full], live->pages.page[full]);
+        cache_copy_page(e->model, &shape, &e->cache, EXTENT_POSITIONS, from->pages.page[full],
+                        live->pages.page[full]);
+    live->state = (PageList){NULL, 0};
+    take_state(e, live);
+    if (live->state.n)
+        cache_copy_page(e->model, &shape, &e->cache, EXTENT_SAMPLES, *from->state.page, *live->state.page);
     list_insert(&e->running, e->running.n, live);
 }
 
@@ -484,6 +499,12 @@ double engine_cache_bytes(const Model *m, const RunContext *c, const EngineLimit
     return most;
 }
 
+double engine_state_bytes(const Model *m, const RunContext *c, int64_t requests) {
+    if (!cache_has_states(m)) return 0;
+    const EngineLimits some = {.page = PAGE_ROWS, .requests = requests}, none = {.page = PAGE_ROWS};
+    return engine_cache_bytes(m, c, &some) - engine_cache_bytes(m, c, &none);
+}
+
 static double memory_of(const RunContext *c) {
     return (double)device_memory_available(c->device) / (double)rank_sharing(c->comm, c->device);
 }
@@ -515,6 +536,11 @@ Err engine_new(const Model *m, const RunContext *c, const EngineLimits *l, Engin
         return err_user(
             "replicas that share experts cannot speculate, because they would need passes at "
             "different times: set --ranks to the number of ranks in one replica, or generate without drafts");
+    const bool states = cache_has_states(m);
+    if (l->speculation.tokens && (states || (l->speculation.model && cache_has_states(l->speculation.model))))
+        return err_user(
+            "speculation does not support Mamba-2 layers, because a state cannot return to an earlier "
+            "token after a rejected draft: generate without drafts");
     speculation_check(m, c, &l->speculation);
     CHECK(l->page % PAGE_ROWS == 0 && l->tokens >= l->requests && l->requests > 0,
           "invalid limits of an engine: pages of %lld rows, %lld requests and passes of %lld tokens",
@@ -528,6 +554,7 @@ Err engine_new(const Model *m, const RunContext *c, const EngineLimits *l, Engin
                   .limits = *l,
                   .pages = page_pool_new(l->pages),
                   .encoder_pages = page_pool_new(l->encoder_pages),
+                  .states = page_pool_new(states ? l->requests : 0),
                   .share = mem_zero((size_t)l->requests, sizeof *e->share),
                   .cache = cache_new(m, &shape),
                   .slot = space_new(c->device, "activation", SPACE_UNPLANNED),
@@ -535,6 +562,7 @@ Err engine_new(const Model *m, const RunContext *c, const EngineLimits *l, Engin
                   .row = mem_alloc(vocab * sizeof *e->row),
                   .scratch = mem_alloc(vocab * sizeof *e->scratch)};
     e->tape = tape_new(c, e->slot, e->transient);
+    e->limits.shares_prefixes &= !states; /* pages do not contain the states after their tokens */
     speculation_open(e);
     return ERR_OK;
 }
@@ -552,6 +580,6 @@ void engine_free(Engine *e) {
     tape_free(e->tape);
     space_free(e->slot), space_free(e->transient);
     cache_free(e->model, &e->cache);
-    page_pool_free(e->pages), page_pool_free(e->encoder_pages);
+    page_pool_free(e->pages), page_pool_free(e->encoder_pages), page_pool_free(e->states);
     free(e->share), free(e->row), free(e->scratch), free(e->likeliest), free(e);
 }

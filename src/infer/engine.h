@@ -133,6 +133,9 @@ static inline int64_t engine_pages(int64_t rows, int64_t page) { return (rows + 
 /* Returns the pools' size in bytes on the rank that needs the most. All ranks must call this function, which
  * returns the same result on all of them. The result is a double, because an integer could overflow. */
 double engine_cache_bytes(const Model *, const RunContext *, const EngineLimits *);
+/* Returns the size of the states of this many requests in bytes, on the rank that needs the most. All ranks must call
+ * this function. */
+double engine_state_bytes(const Model *, const RunContext *, int64_t requests);
 /* Allocates the pools. Returns a user error on all ranks if there is too little memory. The model and the context must
  * outlive the engine. The model must not be a BERT model. */
 Err engine_new(const Model *, const RunContext *, const EngineLimits *, Engine **out);

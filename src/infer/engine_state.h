@@ -18,6 +18,7 @@ typedef struct Live {
     int64_t n, n_first, computed;
     int64_t known; /* number of the prompt's log-probabilities that have been reported */
     PageList pages, encoder_pages;
+    PageList state;         /* one page: the request's row in pools that have a row for each request */
     int64_t named;          /* number of leading pages with names */
     uint64_t before;        /* PageName.before for the next page */
     bool encoded;           /* whether the pool contains the encoder's rows */
@@ -78,9 +79,9 @@ struct Engine {
     const Model *model;
     const RunContext *context;
     EngineLimits limits;
-    PagePool *pages, *encoder_pages;
-    LiveList waiting, running; /* waiting: sorted by arrival; running: sorted by admission */
-    Share *share;              /* [n_shares]: the rows of the current pass */
+    PagePool *pages, *encoder_pages, *states; /* states: empty if the model has none */
+    LiveList waiting, running;                /* waiting: sorted by arrival; running: sorted by admission */
+    Share *share;                             /* [n_shares]: the rows of the current pass */
     int64_t n_shares;
     Cache cache;
     Space *slot, *transient;

@@ -66,8 +66,12 @@ static EngineLimits limits_for(const Model *m, const RunContext *c, const Demand
                       .suspended = o->suspended,
                       .route = o->route,
                       .route_alpha = o->route_alpha};
+    const double room = o->room > 0 ? o->room : engine_room(c);
+    double states = engine_state_bytes(m, c, l.requests);
+    for (; l.requests > 1 && states > room / 2; states = engine_state_bytes(m, c, l.requests))
+        l.requests /= 2;
     l.tokens = larger(l.requests * checked, longest < budget / n ? n * longest : budget);
-    const double share = engine_cache_bytes(m, c, &l) / (o->room > 0 ? o->room : engine_room(c));
+    const double share = states < room ? (engine_cache_bytes(m, c, &l) - states) / (room - states) : 1;
     if (share > 1) {
         l.pages = larger((int64_t)((double)demand->all / share), demand->most);
         l.encoder_pages = larger((int64_t)((double)demand->all_encoder / share), demand->most_encoder);

@@ -5,7 +5,8 @@
 
 void kept_pages_free(Engine *e) {
     KeptPages *o = &e->kept_pages;
-    free((void *)o->pages.page), free((void *)o->pages.encoder_page), free(o->host);
+    for (int i = 0; i <= EXTENT_SAMPLES; i++) free((void *)o->pages.page[i]);
+    free(o->host);
     *o = (KeptPages){.host = NULL};
 }
 
@@ -25,8 +26,9 @@ static const int64_t *used_pages(PagePool *pool, int64_t *n) {
 
 void kept_pages_save(Engine *e, const CacheShape *shape) {
     KeptPages *o = &e->kept_pages;
-    o->pages.page = used_pages(e->pages, &o->pages.n);
-    o->pages.encoder_page = used_pages(e->encoder_pages, &o->pages.n_encoder);
+    PagePool *const pools[] = {
+        [EXTENT_POSITIONS] = e->pages, [EXTENT_ENCODER] = e->encoder_pages, [EXTENT_SAMPLES] = e->states};
+    for (int i = 0; i <= EXTENT_SAMPLES; i++) o->pages.page[i] = used_pages(pools[i], &o->pages.n[i]);
     o->host = mem_alloc(copy_pages(e, shape, CACHE_MEASURES) + 1);
     copy_pages(e, shape, CACHE_SAVES);
 }

@@ -178,6 +178,7 @@ static Tensor *write_pages(Writer *w, const Inputs *in, Feed *feed) {
     Pages *pages = &p->cache->positions;
     int64_t *row = mem_zero((size_t)in->tokens, sizeof *row),
             *request = mem_zero((size_t)in->tokens, sizeof *row),
+            *slot = mem_zero((size_t)in->tokens, sizeof *row),
             *chosen = mem_zero((size_t)in->chosen + 1, sizeof *chosen);
     ChoiceRow *how = mem_zero((size_t)in->chosen + 1, sizeof *how);
     int64_t at = 0, n = 0;
@@ -185,22 +186,25 @@ static Tensor *write_pages(Writer *w, const Inputs *in, Feed *feed) {
         const Share *s = &p->share[r];
         for (int64_t i = s->first; i < s->first + s->n; i++, at++) {
             row[at] = row_of(&s->live->pages, i, pages->page), request[at] = r;
+            slot[at] = s->live->state.n ? *s->live->state.page : 0;
             if (!is_chosen(w->e, s, i)) continue;
             how[n] = choice_row(s->live, i + 1 + p->depth), chosen[n++] = at;
         }
     }
     const int64_t spare = pass_spare_pages(p->model, tape_context(p->tape), pages->page) * pages->page;
     for (int64_t i = 0; at < in->tokens; i++, at++) /* padding tokens are equal, so they may share rows */
-        row[at] = w->e->limits.pages * pages->page + i % spare, request[at] = p->n;
+        row[at] = w->e->limits.pages * pages->page + i % spare, request[at] = p->n,
+        slot[at] = w->e->limits.requests;
     while (n < in->chosen) chosen[n] = n, n++;
     pages->row = write_integers(w, row, in->tokens, 0);
     pages->request = write_integers(w, request, in->tokens, 0);
+    p->cache->slot = write_integers(w, slot, in->tokens, 0);
     pages->table = write_table(w, in->requests, in->width, false);
     pages->tiles = write_tiles(w, in);
     feed->chosen = write_integers(w, chosen, in->chosen, 0);
     if (has_encoder(w->e)) write_encoder(w, in, &p->cache->encoder);
     Tensor *rows = write_integers(w, (const int64_t *)how, in->chosen, CHOICE_ROW_WORDS);
-    free(row), free(request), free(chosen), free(how);
+    free(row), free(request), free(slot), free(chosen), free(how);
     return rows;
 }
 
@@ -282,7 +286,7 @@ Tensor pass_run(Engine *e, const Pass *p) {
     Feed feed = {.cache = p->cache, .releases = true};
     const size_t results = (size_t)in.chosen * sizeof(Chosen),
                  integers =
-                     (size_t)(2 * in.tokens + most_tiles(&in) + in.chosen * (1 + CHOICE_ROW_WORDS) +
+                     (size_t)(3 * in.tokens + most_tiles(&in) + in.chosen * (1 + CHOICE_ROW_WORDS) +
                               in.requests * (in.width + in.encoder_width + 1) + in.batch.shape.encoder) *
                      sizeof(int64_t);
     make_room(e, feed_bytes(&in.batch) + integers + results);

@@ -159,7 +159,9 @@ static Err open_fleet(const Config *c, const ModelRun *run, int64_t *tokens, Fle
                            .requests = 1,
                            .tokens = ENGINE_PASS_TOKENS,
                            .shares_prefixes = true};
-    const double pages = pools_most_bytes(c, &run->context) / engine_cache_bytes(m, &run->context, &limits);
+    const double states = engine_state_bytes(m, &run->context, 1),
+                 most = pools_most_bytes(c, &run->context) - states,
+                 pages = most / (engine_cache_bytes(m, &run->context, &limits) - states);
     const int64_t whole = engine_pages(m->plan.limit, ENGINE_PAGE);
     limits.pages = pages < 1 ? 1 : pages < (double)whole ? (int64_t)pages : whole;
     *tokens = m->plan.limit < limits.pages * ENGINE_PAGE ? m->plan.limit : limits.pages * ENGINE_PAGE;

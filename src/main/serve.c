@@ -51,15 +51,18 @@ static Err find_limits(const ServeJob *j, const ModelRun *r, const Speculation *
                   each = engine_pages(r->model->plan.limit, page);
     const EngineLimits one = {.page = page, .pages = 1, .speculation = *speculation};
     const double bytes = engine_cache_bytes(r->model, &r->context, &one),
-                 have = (double)device_memory_available(r->device), most = pools_most_bytes(c, &r->context);
-    const double pages =
-        most / bytes < (double)requests * (double)each ? most / bytes : (double)requests * (double)each;
+                 have = (double)device_memory_available(r->device),
+                 states = engine_state_bytes(r->model, &r->context, requests),
+                 most = pools_most_bytes(c, &r->context) - states;
+    const double whole = (double)requests * (double)each, pages = most < whole * bytes ? most / bytes : whole;
     if (pages < 1)
         return err_user(
             "--inference-dynamic-batching-buffer-size-gb %g is less than one page of the KV cache, which "
-            "takes %s for %s: raise it, or lower --inference-dynamic-batching-block-size",
-            c->inference_dynamic_batching_buffer_size_gb, bytes_text(bytes).s, amount(page, "token").s);
-    if (pages * bytes > have)
+            "takes %s for %s, and the states of %s, which take %s: raise it, or lower "
+            "--inference-dynamic-batching-block-size or --inference-dynamic-batching-max-requests",
+            c->inference_dynamic_batching_buffer_size_gb, bytes_text(bytes).s, amount(page, "token").s,
+            amount(requests, "request").s, bytes_text(states).s);
+    if (pages * bytes + states > have)
         return err_user(
             "--inference-dynamic-batching-buffer-size-gb %g is more than the available memory of %s: "
             "lower it",

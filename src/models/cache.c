@@ -1,14 +1,29 @@
 #include "models/cache.h"
 
+#include <math.h>
 #include <stdlib.h>
 
-static int64_t rows_of(const CacheSpec *s, const CacheShape *shape) {
-    return shape->page * (s->extent == EXTENT_ENCODER ? shape->encoder_pages : shape->pages);
+static int64_t pages_of(const CacheSpec *s, const CacheShape *shape) {
+    return s->extent == EXTENT_SAMPLES   ? shape->requests
+           : s->extent == EXTENT_ENCODER ? shape->encoder_pages
+                                         : shape->pages;
 }
 
+static bool has_states(const CacheSpec *s) { return s->extent == EXTENT_SAMPLES; }
+
+static int64_t rows_of(const CacheSpec *s, const CacheShape *shape) {
+    return pages_of(s, shape) * (has_states(s) ? 1 : shape->page);
+}
+
+static DType type_of(const CacheSpec *s, const CacheShape *shape) {
+    return has_states(s) && shape->dtype != F64 ? F32 : shape->dtype;
+}
+
+/* Returns the size of a pool. A pool after states must be aligned. */
 static double bytes_of(const CacheSpec *s, const CacheShape *shape) {
-    return (double)rows_of(s, shape) * (double)(s->dim[0] * s->dim[1] * s->dim[2]) *
-           (double)dtype_size(shape->dtype);
+    const double bytes = (double)rows_of(s, shape) * (double)(s->dim[0] * s->dim[1] * s->dim[2]) *
+                         (double)dtype_size(type_of(s, shape));
+    return has_states(s) ? ceil(bytes / SPACE_ALIGN) * SPACE_ALIGN : bytes;
 }
 
 /* Returns the cache specs of all branches, in layer order, and of the outputs. Layers on other pipeline ranks get empty
@@ -42,14 +57,25 @@ Cache cache_new(const Model *m, const CacheShape *shape) {
     cache.pool = mem_zero((size_t)cache.n + 1, sizeof *cache.pool);
     for (int i = 0; i < cache.n; i++) {
         const int64_t *d = spec[i].dim, dim[] = {rows_of(&spec[i], shape), 1, d[0], d[1], d[2]};
-        cache.pool[i] = tensor_make(NULL, shape->dtype, 5, dim);
-        cache.bytes += tensor_bytes(&cache.pool[i]);
+        cache.pool[i] = tensor_make(NULL, type_of(&spec[i], shape), 5, dim);
+        cache.bytes += (size_t)bytes_of(&spec[i], shape);
     }
     char *at = cache.block = device_alloc(m->device, cache.bytes, "the generation cache");
-    for (int i = 0; i < cache.n; at += tensor_bytes(&cache.pool[i++])) cache.pool[i].data = at;
+    for (int i = 0; i < cache.n; at += (size_t)bytes_of(&spec[i++], shape)) cache.pool[i].data = at;
     free(spec);
     if (shape->outputs) cache.output = &cache.pool[cache.n - 1];
     return cache;
+}
+
+bool cache_has_states(const Model *m) {
+    const StackSpec *s = m->stack[m->plan.head[0].stack].spec;
+    const int n = stack_caches(s, &m->registry->layout, s->n, 0, NULL);
+    CacheSpec *all = mem_alloc(((size_t)n + 1) * sizeof *all);
+    stack_caches(s, &m->registry->layout, s->n, 0, all);
+    bool has = false;
+    for (int i = 0; i < n; i++) has |= has_states(&all[i]);
+    free(all);
+    return has;
 }
 
 void cache_free(const Model *m, Cache *cache) {
@@ -63,12 +89,8 @@ size_t cache_copy_pages(const Model *m, const CacheShape *shape, Cache *cache, c
     int n;
     CacheSpec *spec = specs_of(m, shape, &n);
     for (int i = 0; i < n; i++) {
-        const bool encoder = spec[i].extent == EXTENT_ENCODER;
-        const int64_t *list = encoder ? pages->encoder_page : pages->page,
-                      count = encoder ? pages->n_encoder : pages->n;
-        const size_t bytes =
-            count ? tensor_bytes(&cache->pool[i]) / (size_t)(encoder ? shape->encoder_pages : shape->pages)
-                  : 0;
+        const int64_t *list = pages->page[spec[i].extent], count = pages->n[spec[i].extent];
+        const size_t bytes = count ? tensor_bytes(&cache->pool[i]) / (size_t)pages_of(&spec[i], shape) : 0;
         for (int64_t k = 0; k < count; k++, at += bytes) {
             char *page = (char *)cache->pool[i].data + (size_t)list[k] * bytes;
             if (copy == CACHE_SAVES) device_read(m->device, host + at, page, bytes);
@@ -79,12 +101,13 @@ size_t cache_copy_pages(const Model *m, const CacheShape *shape, Cache *cache, c
     return at;
 }
 
-void cache_copy_page(const Model *m, const CacheShape *shape, Cache *cache, int64_t from, int64_t to) {
+void cache_copy_page(const Model *m, const CacheShape *shape, Cache *cache, FieldExtent extent, int64_t from,
+                     int64_t to) {
     int n;
     CacheSpec *spec = specs_of(m, shape, &n);
     for (int i = 0; i < n; i++) {
-        if (spec[i].extent == EXTENT_ENCODER) continue;
-        const size_t bytes = tensor_bytes(&cache->pool[i]) / (size_t)shape->pages;
+        if (spec[i].extent != extent) continue;
+        const size_t bytes = tensor_bytes(&cache->pool[i]) / (size_t)pages_of(&spec[i], shape);
         char *pool = cache->pool[i].data;
         device_copy(m->device, pool + (size_t)to * bytes, pool + (size_t)from * bytes, bytes);
     }

@@ -9,6 +9,7 @@ typedef struct CacheShape {
     DType dtype;
     int64_t page;                 /* number of rows per page */
     int64_t pages, encoder_pages; /* number of pages for positions, and for encoder positions */
+    int64_t requests;             /* number of rows of pools that have a row for each request */
     /* 0 for the stack that generates; k for the stack that predicts the token k + 1 positions ahead */
     int depth;
     bool outputs; /* whether the stack's outputs are also stored, for the stack at the next depth */
@@ -20,10 +21,12 @@ Cache cache_new(const Model *, const CacheShape *);
 /* Returns how many bytes cache_new allocates. The type is double, because an integer could overflow. */
 double cache_bytes(const Model *, const CacheShape *);
 void cache_free(const Model *, Cache *);
-/* Some pages of a cache. */
+/* Returns whether a branch of any rank has a pool with a row for each request. */
+bool cache_has_states(const Model *);
+/* Some pages of a cache, and rows of requests, which count as pages of EXTENT_SAMPLES. */
 typedef struct CachePages {
-    const int64_t *page, *encoder_page; /* [n], [n_encoder] */
-    int64_t n, n_encoder;
+    const int64_t *page[EXTENT_SAMPLES + 1]; /* [n] */
+    int64_t n[EXTENT_SAMPLES + 1];
 } CachePages;
 
 typedef enum CacheCopy { CACHE_MEASURES, CACHE_SAVES, CACHE_RESTORES } CacheCopy;
@@ -32,6 +35,5 @@ typedef enum CacheCopy { CACHE_MEASURES, CACHE_SAVES, CACHE_RESTORES } CacheCopy
  * CACHE_MEASURES, copies nothing, and `host` may be NULL. Returns the offset of the end of the copy. */
 size_t cache_copy_pages(const Model *, const CacheShape *, Cache *, const CachePages *, CacheCopy, char *host,
                         size_t at);
-/* Copies all rows of page `from` to page `to`. Both pages must be pages for positions, not for encoder
- * positions. */
-void cache_copy_page(const Model *, const CacheShape *, Cache *, int64_t from, int64_t to);
+/* Copies all rows of page `from` to page `to`, in the pools of this extent. */
+void cache_copy_page(const Model *, const CacheShape *, Cache *, FieldExtent, int64_t from, int64_t to);

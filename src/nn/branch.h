@@ -6,7 +6,8 @@
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* A pool of rows that a branch stores during generation: one row per position or encoder position (extent). */
+/* A pool of rows that a branch stores during generation: one row per position or encoder position (extent). With
+ * EXTENT_SAMPLES, the pool has a row for each request, in F32 if activations have 16 bits. */
 typedef struct CacheSpec {
     FieldExtent extent;
     int64_t dim[3]; /* shape of a row on this rank: groups, rows per group, width */

@@ -19,6 +19,7 @@ typedef struct Cache {
     size_t bytes;
     /* positions: rows for the tokens in the current forward pass; encoder: rows for the encoder's positions */
     Pages positions, encoder;
+    Tensor *slot; /* I64 [s]: the row of each token's request in pools that have a row for each request */
 } Cache;
 
 typedef struct Feed {

@@ -142,20 +142,30 @@ static Inputs exchanged_inputs(Tape *t, const Mamba *m, const Feed *feed, Tensor
                  .start = feed->document_start ? exchange_ids(t, feed->document_start, ranks) : NULL}};
 }
 
+static Tensor *scan(Tape *t, Inputs *in, ScanAttr a) {
+    in->scan.x = op_causal_conv(t, in->mixed, in->conv, in->conv_bias, in->scan.start);
+    return op_ssd_scan(t, &in->scan, a);
+}
+
+/* Continues from the states of the tokens' requests, and stores their new states. */
+static Tensor *scan_stream(Tape *t, Inputs *in, ScanAttr a, const Feed *feed, Tensor *cache) {
+    Tensor *slot = feed->cache->slot, *position = feed->position_ids;
+    in->scan.x = op_stream_conv(t, in->mixed, in->conv, in->conv_bias, slot, position, &cache[0]);
+    return op_stream_scan(t, &in->scan, a, slot, position, &cache[1]);
+}
+
 static Tensor *mamba_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x) {
     const Mamba *m = self;
     ScanAttr a = m->spec->scan;
     const int64_t h = m->a_log->rows, width = h * a.head_dim, mixed = m->conv->rows;
     const bool exchanges = tape_axis(t, AXIS_CP) > 1;
     const Group ranks = exchanges ? tape_group(t, 1u << AXIS_CP) : (Group){0};
-    CHECK(!cache, "Mamba-2 layers have no cache");
     Tensor *projected = linear_forward(t, &m->in, x), *z = columns_of(t, projected, 0, width);
     Inputs in = exchanges ? exchanged_inputs(t, m, feed, projected, width, mixed, ranks)
                           : own_inputs(t, m, feed, projected, width, mixed);
     if (!exchanges) tape_pause_halfway(t); /* otherwise, the exchange waits for other ranks */
-    in.scan.x = op_causal_conv(t, in.mixed, in.conv, in.conv_bias, in.scan.start);
     a.groups = (tensor_width(in.mixed) - tensor_width(in.scan.dt) * a.head_dim) / (2 * a.state);
-    Tensor *y = op_ssd_scan(t, &in.scan, a);
+    Tensor *y = cache ? scan_stream(t, &in, a, feed, cache) : scan(t, &in, a);
     if (exchanges) y = as_rows(t, op_heads_to_seq(t, as_heads(t, y, h / ranks.size), ranks, h, 1));
     y = op_gated_norm(t, y, z, &m->gain->value,
                       (GatedNormAttr){.groups = (mixed - width) / (2 * a.state), .eps = m->spec->epsilon});
@@ -170,5 +180,17 @@ static double mamba_flops(const void *spec, double positions) {
     return 3 * positions * (in + 7 * x * (double)s->scan.state + out);
 }
 
-const BranchOps mamba_branch = {
-    .size = sizeof(Mamba), .init = mamba_init, .forward = mamba_forward, .flops = mamba_flops};
+/* Describes the inputs of the convolution's next token, and the scan's state. */
+static int mamba_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CACHES]) {
+    const MambaSpec *s = spec;
+    const int64_t tp = l->mesh.size[AXIS_TP];
+    out[0] = (CacheSpec){EXTENT_SAMPLES, {1, s->taps - 1, (inner(s) + 2 * states(s)) / tp}};
+    out[1] = (CacheSpec){EXTENT_SAMPLES, {s->heads / tp, s->scan.head_dim, s->scan.state}};
+    return 2;
+}
+
+const BranchOps mamba_branch = {.size = sizeof(Mamba),
+                                .init = mamba_init,
+                                .forward = mamba_forward,
+                                .caches = mamba_caches,
+                                .flops = mamba_flops};

@@ -23,6 +23,9 @@
 #define WIDE   RANGES "--hidden-size 64 --num-attention-heads 8 --kv-channels 16 "
 #define ROPE   "--position-embedding-type rope --normalization RMSNorm --disable-bias-linear "
 #define GROUPS "--group-query-attention --num-query-groups 2 "
+#define HYBRID                                                                                               \
+    "--position-embedding-type none --normalization RMSNorm --disable-bias-linear --mamba-head-dim 6 "       \
+    "--mamba-state-dim 5 --mamba-num-groups 2 "
 #define MLA                                                                                                  \
     "--multi-latent-attention --kv-lora-rank 10 --q-lora-rank 12 --qk-head-dim 6 --qk-pos-emb-head-dim 4 "   \
     "--v-head-dim 5 "
@@ -53,6 +56,8 @@ static const char *const STYLES[] = {
     SIZES "--fp64 --quantization fp8 ",
     WIDE ROPE GROUPS "--swiglu --bf16 --quantization fp8 --mtp-num-layers 2 ",
     WIDE ROPE GROUPS "--swiglu --bf16 --quantization int8 ",
+    SIZES HYBRID "--hybrid-layer-pattern M* --fp64 ",
+    SIZES HYBRID "--hybrid-layer-pattern MM --bf16 ",
 };
 enum {
     STYLE_COUNT = sizeof STYLES / sizeof *STYLES,
@@ -410,7 +415,8 @@ static void check_lists(const Session *s) {
     for (int64_t i = 0; i < waiting->n; i++) {
         const Live *live = waiting->at[i];
         const int slot = slot_of(live->request.id);
-        assert_int_equal(live->pages.n + live->encoder_pages.n + live->named + live->computed, 0);
+        assert_int_equal(live->pages.n + live->encoder_pages.n + live->state.n + live->named + live->computed,
+                         0);
         assert_int_equal(live->before, 0);
         assert_true(ran || !s->ran[slot]);
         ran = s->ran[slot];
@@ -472,7 +478,8 @@ static void run_alone(Case *c) {
 /* Drafts of the model's layers that predict further tokens, of another model, or of the model itself. */
 static Speculation draw_speculation(const Case *c, Dice *d, Sight *kept) {
     const int64_t n = 1 + roll(d, 4), layers = c->m->setup->config.mtp_num_layers;
-    if (c->m->model->plan.sample.encoder || one_in(d, 5)) return (Speculation){0};
+    if (c->m->model->plan.sample.encoder || cache_has_states(c->m->model) || one_in(d, 5))
+        return (Speculation){0};
     if (layers && !one_in(d, 3)) return *kept = KEPT_DRAFT_OF_LAYERS, (Speculation){.tokens = layers};
     const bool other = one_in(d, 2);
     *kept = other ? KEPT_DRAFT_OF_A_MODEL : KEPT_DRAFT_OF_THE_MODEL;
@@ -503,6 +510,7 @@ static void count_seen(const Session *s, Sight kept) {
     assert_int_equal(counts.waiting + counts.running, 0);
     assert_int_equal(counts.free_pages, s->e->limits.pages);
     assert_int_equal(page_pool_available(s->e->encoder_pages), s->e->limits.encoder_pages);
+    assert_int_equal(page_pool_available(s->e->states), page_pool_size(s->e->states));
 }
 
 /* Requests arrive in a random order. Some are aborted, some of them added again, and steered requests are copied.

@@ -48,6 +48,15 @@ static void mark_pass(const Engine *e, const Pass *p, bool encoder, Marks *m) {
             mark(e, s->live, true, 0, s->live->request.n, m);
 }
 
+static bool has_row_per_request(const Engine *e, const Tensor *pool) { return pool->dim[0] < e->limits.page; }
+
+/* A request that begins does not read its state. */
+static void mark_states(const Engine *e, const Pass *p, Marks *m) {
+    for (const Share *s = p->share; s < p->share + p->n; s++)
+        m->written[*s->live->state.page] = true, m->stale[*s->live->state.page] = !s->first;
+    m->written[e->limits.requests] = m->stale[e->limits.requests] = true;
+}
+
 static void make_nan(const Tensor *pool, const Marks *m, char *bytes) {
     const double nan = NAN;
     const size_t size = dtype_size((DType)pool->dtype), row = tensor_bytes(pool) / (size_t)pool->dim[0];
@@ -63,30 +72,37 @@ static void check(const Tensor *pool, const Marks *m, const char *before, const 
               "a pass has changed row %zu of a pool, which is not its own", i);
 }
 
+static size_t offset_of(const Cache *c, int pool) {
+    return (size_t)((char *)c->pool[pool].data - (char *)c->block);
+}
+
 Tensor __wrap_pass_run(Engine *e, const Pass *p) {
     Device *d = e->context->device;
     const Cache *c = p->cache;
     CHECK(e->limits.pages != e->limits.encoder_pages,
           "pools of positions and of encoders have the same size");
-    char *before = mem_alloc(c->bytes), *at = before;
+    char *before = mem_alloc(c->bytes);
     Marks *marks = mem_zero((size_t)c->n + 1, sizeof *marks);
     DeviceView view = device_view(d, c->block, c->bytes, VIEW_READ | VIEW_WRITE);
-    for (int i = 0; i < c->n; at += tensor_bytes(&c->pool[i++])) {
+    for (int i = 0; i < c->n; i++) {
         const Tensor *pool = &c->pool[i];
         const int64_t rows = pool->dim[0];
         marks[i] = (Marks){mem_zero((size_t)rows, 1), mem_zero((size_t)rows, 1)};
-        mark_pass(e, p, has_encoder(e) && rows == e->limits.page * e->limits.encoder_pages, &marks[i]);
+        if (has_row_per_request(e, pool))
+            mark_states(e, p, &marks[i]);
+        else
+            mark_pass(e, p, has_encoder(e) && rows == e->limits.page * e->limits.encoder_pages, &marks[i]);
         for (int64_t row = e->limits.page * e->limits.pages; row < rows && !has_encoder(e); row++)
             marks[i].written[row] = true; /* of tokens that only fill the pass */
-        make_nan(pool, &marks[i], (char *)view.data + (at - before));
+        make_nan(pool, &marks[i], (char *)view.data + offset_of(c, i));
     }
     memcpy(before, view.data, c->bytes);
     device_view_end(&view);
     const Tensor out = __real_pass_run(e, p);
     view = device_view(d, c->block, c->bytes, VIEW_READ);
-    at = before;
-    for (int i = 0; i < c->n; at += tensor_bytes(&c->pool[i++])) {
-        check(&c->pool[i], &marks[i], at, (char *)view.data + (at - before));
+    for (int i = 0; i < c->n; i++) {
+        const size_t at = offset_of(c, i);
+        check(&c->pool[i], &marks[i], before + at, (char *)view.data + at);
         free(marks[i].written), free(marks[i].stale);
     }
     device_view_end(&view);

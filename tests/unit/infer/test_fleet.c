@@ -324,7 +324,8 @@ TEST(signals_change_no_token_except_new_weights) {
     } LAYOUTS[] = {{0, 1, ""},
                    {0, 3, ""},
                    {0, 2, "--pipeline-model-parallel-size 2"},
-                   {6, 2, "--expert-model-parallel-size 2"}};
+                   {6, 2, "--expert-model-parallel-size 2"},
+                   {15, 2, "--pipeline-model-parallel-size 2"}};
     static const struct {
         bool weights;
         KvCacheMode mode;

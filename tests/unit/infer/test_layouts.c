@@ -47,6 +47,10 @@ static const LayoutRow ROWS[] = {
     {11, 2, ROUNDED, "--tensor-model-parallel-size 2"},
     {11, 4, ROUNDED, "--tensor-model-parallel-size 4"},
     {13, 4, BITWISE, "--pipeline-model-parallel-size 2"},
+    {14, 2, BITWISE, "--pipeline-model-parallel-size 2"},
+    {14, 2, ROUNDED, "--tensor-model-parallel-size 2"},
+    {14, 4, ROUNDED, SEQUENCE "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"},
+    {15, 4, BITWISE, "--pipeline-model-parallel-size 2"},
     {6, 4, ROUNDED, SEQUENCE "--tensor-model-parallel-size 4"},
     {6, 2, ROUNDED,
      SEQUENCE "--tensor-model-parallel-size 2 --expert-model-parallel-size 2 "
