@@ -123,11 +123,11 @@ for words, problem in (
         (["--prompts", "1", "--termination-id", 40], "is outside the vocabulary of 40 tokens"),
         (["--prompt-file", path], "--output-path and --prompt-file are the same file"),
         (["--prompts", "1", "--output-request-events"], "--output-request-events is not supported"),
-        (["--prompts", "1", "--model-provider", "hybrid"], "--model-provider hybrid is not supported"),
+        (["--prompts", "1", "--model-provider", "t5"], "--model-provider t5 is not supported"),
         (["--num-tokens-to-prompt", 4, 8], "Set --prompt, --prompts-file or --prompt-file"),
         (["--prompts", "1", "--output-path", WORK / "absent" / "out.json"], "absent"),
         (["--prompts", "1", "--prompt-file", lines], "are mutually exclusive")):
     assert problem in generate(*words, status=2)[1], (words, problem)
 said = generate(*ASK, "--model-provider", "gpt")[1]
-assert "--model-provider has no effect: Isotron has only one kind of decoder (GPT)." in said, said
+assert "--model-provider has no effect: Isotron has only one kind of decoder (GPT)" in said, said
 print("generate writes JSON")

@@ -66,7 +66,9 @@ static const char *const NOTED[][2] = {
     {"--async-save", "--async-save has no effect without --save"},
     {"--log-progress", "--log-progress has no effect without --save"},
     {"--save-interval 5", "--save-interval has no effect without --save"},
-    {"--model-provider gpt", "--model-provider has no effect: Isotron has only one kind of decoder (GPT)."},
+    {"--model-provider gpt",
+     "--model-provider has no effect: Isotron has only one kind of decoder (GPT), whose layers "
+     "--hybrid-layer-pattern can list."},
     {"--export-kv-cache-quant none", "--export-kv-cache-quant has no effect: The KV cache is not quantized."},
 };
 
