@@ -227,6 +227,7 @@ static void expect_cleaned(const char *lines, const char *wanted) {
     Data *data = open_data(&c);
     assert_string_equal(seen.s, wanted);
     assert_string_equal(labels.at[1], "b");
+    assert_int_equal(labels.n, 2);
     close_data(data);
     files_free(&f);
     str_free(&seen);
@@ -236,6 +237,12 @@ static void expect_cleaned(const char *lines, const char *wanted) {
 TEST(texts_are_cleaned) {
     expect_cleaned("a\tone  two . three . \xc2\xa0 four\n b \tx . . y\n", "[one two. three. four][x.. y][z]");
     expect_cleaned("a\tx . \nb\t . x .\n", "[x. ][. x .][z]"); /* blanks at both ends */
+}
+
+TEST(labels_have_no_blanks_at_their_ends) {
+    expect_cleaned("a\tx\n  b\ty\nb  \tx\n \xc2\xa0 \xe3\x80\x80"
+                   "b \xe2\x80\x89 \ty\n",
+                   "[x][y][x][y][z]");
 }
 
 /* These characters are \s for Python's re. The tab and the line breaks of the file are omitted. */
@@ -296,6 +303,11 @@ TEST(both_special_tokens_are_needed) {
         Data *data;
         assert_err(data_open(&c, &data), "needs the tokens [CLS] and [SEP]");
         close_data(data);
+    }
+    for (int first = 0; first < 2; first++) { /* either may be the first token of the vocabulary */
+        DataConfig c = config_of(&f, TASK_FORMAT_LABELS, 8);
+        *(first ? &task.sep : &task.cls) = 0;
+        close_data(open_data(&c));
     }
     files_free(&f);
 }
