@@ -10,21 +10,23 @@
 
 #define HYBRID                                                                                               \
     GPT "--disable-bias-linear --position-embedding-type none --mamba-head-dim 16 --hybrid-layer-pattern "
-#define MAMBA  HYBRID "M- "
-#define STEADY "--hidden-dropout 0 --attention-dropout 0 "
-#define GRAPH  "--device cuda --cuda-graph-impl local "
-#define LONG   ROPE "--kv-channels 4 --rope-short-factor 1 2 --rope-long-factor 1 2 "
-#define STAGED TWO "--pipeline-model-parallel-size 2 --num-layers 4 "
-#define SHARED TWO "--tensor-model-parallel-size 2 --sequence-parallel "
-#define PAIRED GPT SHARED "--interleaved-microbatches 2 --interleave-forward-backward "
-#define SAMPLED                                                                                              \
-    MODEL "--lr 1e-3 --mock-data --tokenizer-type NullTokenizer --train-samples 100 --lr-warmup-fraction "   \
-          "0.1 "
+#define MAMBA          HYBRID "M- "
+#define STEADY         "--hidden-dropout 0 --attention-dropout 0 "
+#define GRAPH          "--device cuda --cuda-graph-impl local "
+#define LONG           ROPE "--kv-channels 4 --rope-short-factor 1 2 --rope-long-factor 1 2 "
+#define STAGED         TWO "--pipeline-model-parallel-size 2 --num-layers 4 "
+#define SHARED         TWO "--tensor-model-parallel-size 2 --sequence-parallel "
+#define PAIRED         GPT SHARED "--interleaved-microbatches 2 --interleave-forward-backward "
+#define UNWARMED       MODEL "--lr 1e-3 --mock-data --tokenizer-type NullTokenizer --train-samples 100 "
+#define SHARED_EXPERT  EXPERTS "--moe-shared-expert-intermediate-size 8 "
+#define EXPERTS_OF_TWO TWO "--expert-model-parallel-size 2 "
+#define SAMPLED        UNWARMED "--lr-warmup-fraction 0.1 "
 
 enum {
     RUN = CHECK_MODEL | CHECK_TRAIN | CHECK_DATA,
     TUNING = CHECK_MODEL | CHECK_TRAIN | CHECK_TASK,
-    ASKING = CHECK_MODEL | CHECK_GENERATE
+    ASKING = CHECK_MODEL | CHECK_GENERATE,
+    SERVING = CHECK_MODEL | CHECK_SERVE
 };
 
 static const struct {
@@ -60,7 +62,13 @@ static const struct {
     {RUN, EXPERTS "--position-embedding-type rope --mtp-num-layers 1 --mtp-use-repeated-layer"},
     {RUN, GPT "--padded-vocab-size 64"},
     {RUN, GPT "--max-position-embeddings 16"},
+    {RUN, GPT "--hidden-size 16"},
+    {RUN, ROPE "--mtp-num-layers 1 --mtp-use-repeated-layer --qk-clip --disable-bias-linear"},
+    {RUN, ROPE "--mtp-num-layers 1 --mtp-use-repeated-layer --bf16 --fp8-format hybrid"},
+    {RUN, MAMBA TWO "--context-parallel-size 2 --mamba-num-groups 1"},
     /* experts */
+    {RUN, SHARED_EXPERT},
+    {RUN, SHARED_EXPERT EXPERTS_OF_TWO "--moe-shared-expert-overlap --moe-token-dispatcher-type alltoall"},
     {RUN, EXPERTS "--moe-router-topk 8"},
     {RUN, EXPERTS "--moe-router-topk 1 --moe-router-pre-softmax"},
     {RUN, EXPERTS "--moe-router-topk 1 --moe-router-score-function sigmoid"},
@@ -92,6 +100,11 @@ static const struct {
     {RUN, GPT "--cpu-offloading --cpu-offloading-num-layers 1"},
     {RUN, GPT "--cpu-offloading-num-layers 1 --pipeline-schedule 1f1b"},
     {RUN, GPT TWO "--context-parallel-size 2 --cp-comm-type p2p --no-cp-comm-overlap"},
+    {RUN, GPT STAGED "--pipeline-model-parallel-layout Ett|ttL"},
+    {RUN, GPT "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 "
+              "--num-layers 4 --num-virtual-stages-per-pipeline-rank 2 --interleaved-microbatches 2 "
+              "--interleave-forward-backward --pipeline-schedule interleaved"},
+    {RUN, GPT "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2"},
     /* machine */
     {RUN, GPT STEADY GRAPH},
     {RUN, EXPERTS STEADY GRAPH},
@@ -106,7 +119,15 @@ static const struct {
     {RUN, GPT "--lr-warmup-iters 9"},
     {RUN, GPT "--save x --save-interval 2 --most-recent-k 1"},
     {RUN, GPT "--save x --save-interval 2 --most-recent-k -1 --save-retain-interval 2"},
+    {RUN, GPT "--lr-warmup-iters 2 --lr-warmup-init 1e-3"},
+    {RUN, GPT "--load x --use-checkpoint-args"},
+    {RUN, GPT "--pretrained-checkpoint x --use-checkpoint-args"},
+    {RUN, GPT "--load x --override-opt_param-scheduler"},
+    {RUN, GPT "--load x --use-checkpoint-opt_param-scheduler"},
+    {RUN, MUON TWO
+     "--tensor-model-parallel-size 2 --group-query-attention --num-query-groups 1 --muon-no-split-qkv"},
     /* tasks */
+    {TUNING, TASK "MNLI --num-token-types 1"},
     {TUNING, TASK "MNLI --save x"},
     {TUNING, TUNE "0"},
     {TUNING, GPT "--model bert --valid-data x --pretrained-checkpoint x --task MNLI --epochs 0"},
@@ -121,6 +142,8 @@ static const struct {
     {ASKING, GPT "--load x --prompt-file y"},
     {ASKING, GPT "--load x --interactive"},
     {ASKING, ASK "--logprobs --top-n-logprobs 2 --output-path z"},
+    {SERVING, ASK "--inference-dynamic-batching-max-tokens 256"},
+    {SERVING, ASK "--inference-dynamic-batching-max-tokens 10 --inference-dynamic-batching-max-requests 10"},
 };
 
 /* The line breaks one rule, and the message has this text. */
@@ -162,6 +185,23 @@ static const struct {
     {RUN, MAMBA "--account-for-embedding-in-pipeline-split", "defines the pipeline stages with |"},
     {RUN, MAMBA "--account-for-loss-in-pipeline-split", "defines the pipeline stages with |"},
     {RUN, MAMBA TWO "--context-parallel-size 2 --lane exact --mamba-num-groups 1", "entire Mamba-2 groups"},
+    {RUN, UNWARMED "--lr-warmup-iters 5", "counts samples"},
+    {RUN, T5 "--parallel-residual two-norms", "remove --norm-placement and --parallel-residual"},
+    {RUN, GPT "--qk-clip --qk-clip-alpha 0", "--qk-clip-alpha 0 must be"},
+    {RUN, LATENT "--qk-layernorm --qk-layernorm-after-rope", "--qk-layernorm-after-rope needs"},
+    {RUN, LONG "--use-rope-scaling", "without --use-rope-scaling"},
+    {RUN, SHARED_EXPERT "--moe-shared-expert-overlap --moe-token-dispatcher-type alltoall",
+     "add --moe-shared-expert-intermediate-size, --expert-model-parallel-size above 1"},
+    {RUN, SHARED_EXPERT EXPERTS_OF_TWO "--moe-shared-expert-overlap --moe-token-dispatcher-type allgather",
+     "and --moe-token-dispatcher-type alltoall"},
+    {RUN,
+     EXPERTS EXPERTS_OF_TWO "--overlap-dispatch-backward-with-experts-wgrad --moe-token-dispatcher-type "
+                            "allgather",
+     "and --moe-token-dispatcher-type alltoall"},
+    {RUN, EXPERTS "--moe-router-load-balancing-type quantile_balancing --moe-router-enable-expert-bias",
+     "computes its own biases"},
+    {RUN, GPT STAGED "--pipeline-model-parallel-layout Ett|ttL --account-for-embedding-in-pipeline-split",
+     "--pipeline-model-parallel-layout"},
     {RUN, FP8 TWO "--fp8-param-gather", "--fp8-param-gather needs sharded main weights"},
     {RUN,
      FP8 TWO "--fp8-keep-weights --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params",
