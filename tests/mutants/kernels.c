@@ -1,8 +1,10 @@
 /* Planted bugs in the arguments or the results of a kernel. Every kernel of every rank is called through
  * call_run. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 #include "mutants/mutants.h"
@@ -242,6 +244,59 @@ static void first_token_elsewhere(const OpDef *op, const Call *c) {
     __real_call_run(op, &x);
 }
 
+/* ---- Mamba-2 ---- */
+
+static void steps_without_limit(const OpDef *op, const Call *c) {
+    ScanAttr a = *(const ScanAttr *)c->attr;
+    a.least = 0;
+    with(op, c, &a);
+}
+
+/* Runs the op with other data of operand i. Frees the data. */
+static void with_data(const OpDef *op, const Call *c, int i, Tensor operand, void *data) {
+    Call x = *c;
+    operand.data = data;
+    x.in[i] = &operand;
+    __real_call_run(op, &x);
+    free(data);
+}
+
+/* Begins a document at the first position of each chunk. */
+static void state_lost_between_chunks(const OpDef *op, const Call *c) {
+    const int64_t s = c->in[0]->dim[0], b = c->in[0]->dim[1], chunk = ((const ScanAttr *)c->attr)->chunk;
+    int64_t *start = mem_alloc((size_t)(s * b) * sizeof *start);
+    for (int64_t i = 0; i < s * b; i++) start[i] = i % s / chunk * chunk;
+    with_data(op, c, 5, tensor_make(NULL, I64, 2, (int64_t[]){b, s}), start);
+}
+
+static void taps_reversed(const OpDef *op, const Call *c) {
+    const Tensor *w = c->in[1];
+    double *taps = mem_copy(w->data, tensor_bytes(w));
+    const int64_t k = w->dim[1];
+    for (int64_t i = 0; w->dtype == F64 && i < tensor_count(w); i++)
+        taps[i] = ((const double *)w->data)[i / k * k + k - 1 - i % k];
+    with_data(op, c, 1, *w, taps);
+}
+
+/* Moves B and C of each group to the next group. */
+static void states_of_next_group(const OpDef *op, const Call *c) {
+    const ScanAttr *a = c->attr;
+    const Tensor *x = c->in[0];
+    const int64_t width = x->dim[2], own = a->groups * a->state, first = width - 2 * own;
+    double *moved = mem_copy(x->data, tensor_bytes(x));
+    for (int64_t i = 0; x->dtype == F64 && i < tensor_count(x); i++) {
+        const int64_t at = i % width - first, part = at / own;
+        if (at >= 0) moved[i] = ((const double *)x->data)[i - at + part * own + (at % own + a->state) % own];
+    }
+    with_data(op, c, 0, *x, moved);
+}
+
+static void across_documents(const OpDef *op, const Call *c) {
+    Call x = *c;
+    x.in[op == &OPS[OP_ssd_scan] ? 5 : 3] = NULL;
+    __real_call_run(op, &x);
+}
+
 /* ---- hardware ---- */
 
 /* Flips one bit of one element in one step: 63 is the sign, 62..52 the exponent, 51..0 the mantissa. */
@@ -318,6 +373,12 @@ static const struct {
     {M_moe_other_probs, OP_route, next_probs},
     {M_moe_token_elsewhere, OP_route, first_token_elsewhere},
     {M_moe_tail_dropped, OP_permute, last_eight_zero},
+    {M_scan_unlimited, OP_ssd_scan, steps_without_limit},
+    {M_scan_state_lost, OP_ssd_scan, state_lost_between_chunks},
+    {M_scan_next_group, OP_ssd_scan, states_of_next_group},
+    {M_conv_reversed, OP_causal_conv, taps_reversed},
+    {M_scan_across_documents, OP_ssd_scan, across_documents},
+    {M_conv_across_documents, OP_causal_conv, across_documents},
     {M_linear_tail_dropped, OP_linear, last_eight_zero},
     {M_flip_sign, OP_linear, flip_sign},
     {M_flip_exponent, OP_linear, flip_exponent},
