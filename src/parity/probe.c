@@ -100,7 +100,8 @@ static const Param *parameter_of(const OpDef *op, const Call *call) {
     return NULL;
 }
 
-/* Maps this rank's rows to the rows of the full parameter. The same map applies to the columns of x w^T. */
+/* Maps this rank's rows to the rows of the full parameter. The same map applies to the columns of x w^T, and to the
+ * channels of a convolution. */
 static void map_rows(Log *log, Record *r, const Param *p) {
     r->n_map = p->rows;
     r->columns = p->columns;
@@ -160,7 +161,8 @@ static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) 
     if (op == &OPS[OP_embedding]) name_embedding(log, r, call);
     if (!r->name) return;
     for (int64_t n = same_before(log, r->name, r->sample, r->again); n > 0; n--) r->name = mix(r->name, 1);
-    if (p && p->spec.ndim == 2 && (op == &OPS[OP_linear] || op == &OPS[OP_grouped_linear]))
+    if (p && p->spec.ndim == 2 &&
+        (op == &OPS[OP_linear] || op == &OPS[OP_grouped_linear] || op == &OPS[OP_causal_conv]))
         map_rows(log, r, p);
 }
 

@@ -38,8 +38,7 @@ KEYS = ["id", "family", "rank", "op", "issues", "cells", "what"]  # of mutants.d
 # crashes.
 UNNAMED = {"summed_too_early", "cp_heads_permuted", "other_group", "moe_tail_dropped", "moe_sent_permuted",
            "moe_returned_permuted", "moe_counts_of_own_rank", "moe_aux_times_tp", "labels_of_other_microbatch",
-           "encoded_gradient_lost", "flip_mantissa", "scan_unlimited", "scan_state_lost", "scan_next_group",
-           "conv_reversed"}
+           "encoded_gradient_lost", "flip_mantissa", "scan_state_lost", "scan_next_group"}
 TRAIN = f"""--num-layers 2 --hidden-size 32 --num-attention-heads 4 --group-query-attention --num-query-groups 2
   --seq-length 16 --max-position-embeddings 16 --position-embedding-type rope --normalization RMSNorm --swiglu
   --hidden-dropout 0.1 --attention-dropout 0.1 --micro-batch-size 1 --global-batch-size 4 --lr 1e-2
