@@ -199,6 +199,17 @@ TEST(config_json_round_trips) {
 
 /* An export writes the stored type even if an earlier type fits. If the type cannot express an option, the error names
  * the option. */
+TEST(gates_of_t5_round_trip) {
+    static const char *const GATES[] = {"swiglu", "geglu-tanh", "geglu-erf"};
+    for (size_t i = 0; i < sizeof GATES / sizeof *GATES; i++) {
+        char *text =
+                 mem_printf(T5 "attention-dropout = 0\nffn-hidden-size = 40\nactivation = %s\n", GATES[i]),
+             *conf = last_lines(text);
+        config_round_trip_of(conf, "T5ForConditionalGeneration");
+        free(conf), free(text);
+    }
+}
+
 TEST(a_stored_type_is_written) {
     static const char fits[] = BASE LLAMA "ffn-hidden-size = 40\n",
                       biased[] = BASE LLAMA "add-qkv-bias = true\n";

@@ -387,6 +387,8 @@ static const char *const KEYED[] = {
     "disable-bias-linear = true\nadd-mlp-bias = true\n",
     WITH_SHARE
     "rotary-interleaved = true\nmoe-router-enable-expert-bias = true\nmoe-layer-freq = [0,1,1,0]\n",
+    WITH_SHARE
+    "rotary-interleaved = true\nmoe-router-enable-expert-bias = true\nmoe-layer-freq = [1,1,1,0]\n",
     ROPE "qk-layernorm = true\nqk-layernorm-after-rope = true\n",
     MIXTURE "qk-layernorm = true\nqk-layernorm-after-rope = true\nmoe-shared-expert-intermediate-size = 20\n",
     MIXTURE LLAMA4 IN_CHUNKS "rotary-interleaved = true\nmoe-layer-freq = [0,1,1,1]\n",
