@@ -176,7 +176,8 @@ Err json_line(const char *line, size_t size, bool is_first, const char *const *k
 Err json_line_string(JsonText text, const char *key, json_t **out) {
     json_error_t why;
     if (!text.at) return err_user("there is no key '%s'", key);
-    if (*text.at != '"') return err_user("the value of the key '%s' is not a string", key);
+    if (*text.at != '"')
+        return err_user("the value of the key '%s' is not a string; write it in quotes", key);
     *out = json_loadb(text.at, text.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (*out) return ERR_OK;
     return err_user("the value of the key '%s' has an unpaired surrogate, which is not a character (%s); "

@@ -55,12 +55,14 @@ static Err read_length(const GenerateJob *j, JsonText value, const char *key, in
                        key);
 }
 
+/* Adds the prompt in a line of JSON Lines, unless the line is blank. */
 static Err add_json_line(GenerateJob *j, const Str *line) {
     static const char *const KEYS[] = {"text", "prompt", "chatgpt_output_token_length"};
     JsonText found[3];
     int64_t length;
     json_t *text;
-    Err e = json_line(line->s ? line->s : "", line->len, false, KEYS, 3, found);
+    if (!line->len || strspn(line->s, " \t\r\v\f") == line->len) return ERR_OK;
+    Err e = json_line(line->s, line->len, false, KEYS, 3, found);
     if (e.code) return err_user("%.700s; for lines of plain text use --prompts-file", e.msg);
     const int key = !found[0].at;
     if (!found[key].at)
@@ -68,8 +70,10 @@ static Err add_json_line(GenerateJob *j, const Str *line) {
     if (!key && found[1].at) return err_user("the line has both \"text\" and \"prompt\": remove one of them");
     ERR_RETURN(read_length(j, found[2], KEYS[2], &length));
     ERR_RETURN(json_line_string(found[key], KEYS[key], &text));
-    e = text_check(KEYS[key], json_string_value(text), json_string_length(text));
-    if (!e.code) e = add_prompt(j, json_string_value(text), json_string_length(text), length);
+    const size_t n = json_string_length(text);
+    e = strlen(json_string_value(text)) < n
+            ? err_user("\"%s\" contains \\u0000, which cannot be printed: remove it", KEYS[key])
+            : add_prompt(j, json_string_value(text), n, length);
     json_decref(text);
     return e;
 }
@@ -79,7 +83,7 @@ static Err add_lines(GenerateJob *j, Input *in, const char *path, Err (*add)(Gen
     Str line = {0};
     Err e = ERR_OK;
     bool more;
-    for (int64_t n = 1; n <= most && !(e = input_line(in, false, &line, &more)).code && more; n++) {
+    for (int64_t n = 1; n <= most && !(e = input_line(in, true, &line, &more)).code && more; n++) {
         e = add(j, &line);
         if (e.code) e = err_user("'%s' line %lld: %.900s", path, (long long)n, e.msg);
         if (e.code) break;

@@ -103,15 +103,23 @@ process.wait()
 os.close(main)
 
 # JSON Lines
-lines.write_text('{"text": "1 2 3 4 5", "chatgpt_output_token_length": 2}\n{"prompt": "6"}\n')
+OBJECTS = ['{"text": "1 2 3 4 5", "chatgpt_output_token_length": 2}', '{"prompt": "6"}']
+lines.write_text("\n".join(OBJECTS))
 told = generate("--prompt-file", lines, *ASK[4:])[2]
 assert tokens(told) == wanted[:2], told
 assert tokens(generate("--prompt-file", "-", *ASK[4:], stdin=lines.read_text())[2]) == wanted[:2]
+for end in "\r\n", "\r", "\n\n":
+    for name, prompts in ("--prompt-file", [*OBJECTS, " \t"]), ("--prompts-file", ["1 2 3 4 5", "6"]):
+        lines.write_text("".join(prompt + end for prompt in prompts), newline="")
+        told = generate(name, lines, *ASK[4:])[2]
+        assert tokens(told) == wanted[:2] and told["1"]["input_prompt"] == "6", (name, end, told)
 for line, more, problem in (
-        ("", [], "for lines of plain text use --prompts-file"), ("1 2 3", [], "line 2: not valid JSON"),
+        ("1 2 3", [], "line 2: not valid JSON"), ("1 2 3", [], "for lines of plain text use --prompts-file"),
         ('["a"]', [], "line 2: "), ('{"texts": "1"}', [], 'neither "text" nor "prompt"'),
-        ('{"text": "1", "prompt": "2"}', [], 'both "text" and "prompt"'), ('{"text": 1}', [], 'line 2: '),
-        ('{"text": "a\\u0000b"}', [], "byte 0x00"), ('{"text": ""}', [], "prompt 2: the prompt is empty"),
+        ('{"text": "1", "prompt": "2"}', [], 'both "text" and "prompt"'),
+        ('{"text": 1}', [], "line 2: the value of the key 'text' is not a string; write it in quotes"),
+        ('{"text": "a\\u0000b"}', [], 'line 2: "text" contains \\u0000'),
+        ('{"text": ""}', [], "prompt 2: the prompt is empty"),
         *(('{"text": "1"%s}' % length, ["--num-tokens-from-file"], '"chatgpt_output_token_length" must be a number')
           for length in ("", *(f', "chatgpt_output_token_length": {x}' for x in ("0", "1.5", '"2"', "1e99", "null"))))):
     lines.write_text(f'{{"text": "1 2 3", "chatgpt_output_token_length": 1}}\n{line}\n')
