@@ -334,6 +334,15 @@ static enum MHD_Result serve_state(Exchange *x) {
     return respond_state(x, counts.state, counts.engine.weights);
 }
 
+/* Refuses a path that the engine's state does not allow. */
+static Refusal refuse_state(const Exchange *x, FleetState state) {
+    return refuse(409, NULL, "not_allowed", "%s is not allowed while the engine is %s: %s", x->path,
+                  fleet_state_name(state),
+                  state == FLEET_RUNNING     ? "send POST /pause first"
+                  : state == FLEET_SUSPENDED ? "send POST /wake_up first"
+                                             : "it only wakes up an engine after POST /sleep");
+}
+
 /* Sends a signal, and responds with the resulting state. Meanwhile, the connection has no timeout, because a
  * large model takes minutes to load. */
 static enum MHD_Result send_signal(Exchange *x, FleetSignal signal, const char *path) {
@@ -341,9 +350,12 @@ static enum MHD_Result send_signal(Exchange *x, FleetSignal signal, const char *
     const SignalResult result = queue_signal(x->http->queue, signal, path);
     MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)TIMEOUT_S);
     const Err e = result.sent.code ? result.sent : result.loaded;
-    const int status = result.sent.code ? (e.code == ERR_USER ? 409 : 503) : e.code == ERR_USER ? 400 : 500;
-    const Refusal refusal = refuse(status, NULL, result.sent.code ? "not_allowed" : "not_loaded", "%s%s",
-                                   result.sent.code ? "" : "the weights are unchanged: ", e.msg);
+    const bool early = result.sent.code == ERR_USER;
+    const int status = result.sent.code ? 503 : e.code == ERR_USER ? 400 : 500;
+    const Refusal refusal =
+        early ? refuse_state(x, result.state)
+              : refuse(status, NULL, result.sent.code ? "not_allowed" : "not_loaded", "%s%s",
+                       result.sent.code ? "" : "the weights are unchanged: ", e.msg);
     return e.code ? respond_refusal(x, &refusal) : respond_state(x, result.state, result.weights);
 }
 

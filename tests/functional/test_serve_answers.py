@@ -242,23 +242,22 @@ for head, sent, status, text in (
 
 # ---- states
 
-NAMES = {"/pause": "pause", "/resume": "unpause", "/sleep": "suspend", "/wake_up": "resume"}
 ALLOWED = {"running": {"/pause": "paused"}, "paused": {"/pause": "paused", "/resume": "running", "/sleep": "suspended"},
            "suspended": {"/pause": "suspended", "/wake_up": "paused"}}
+FIRST = {"running": "send POST /pause first", "suspended": "send POST /wake_up first",
+         "paused": "it only wakes up an engine after POST /sleep"}
 version = 0
 for walk in ["/pause", "/pause", "/sleep", "/pause", "/wake_up", "/resume"]:
     state = get("/state")["state"]
-    for path, name in NAMES.items():
+    for path in "/pause", "/resume", "/sleep", "/wake_up":
         failed(server, "POST", path, 400, "invalid_request_error", None, f"{path} must not have a body: remove it",
                b"{}")
         if path not in ALLOWED[state]:
             failed(server, "POST", path, 409, "invalid_request_error", "not_allowed",
-                f"the signal '{name}' is not allowed while "
-                   f"the fleet is {state}: wait for another state")
+                   f"{path} is not allowed while the engine is {state}: {FIRST[state]}")
     if state == "running":
         failed(server, "POST", UPDATE, 409, "invalid_request_error", "not_allowed",
-            "the signal 'weights' is not allowed while "
-               "the fleet is running: wait for another state", {"model_path": "a"})
+               f"{UPDATE} is not allowed while the engine is running: {FIRST[state]}", {"model_path": "a"})
     else:
         version += 1
         assert server.post(UPDATE, model_path=str(WORK / "small")) == {"state": state, "weight_version": version}

@@ -73,7 +73,7 @@ for options, ranks in ([], 0), ([], 2), ([PP, 2], 0), (OFFLOAD, 0), (OFFLOAD, 2)
             status, _, text = server.request("POST", wrong)
             error = json.loads(text)["error"]
             assert (status, error["code"]) == (409, "not_allowed"), error
-            assert f"while the fleet is {state()}" in error["message"], error
+            assert f"while the engine is {state()}" in error["message"], error
         before = server.metrics()
         got, _, text = server.request("POST", path)
         assert got == 200 and json.loads(text)["state"] == after == state(), (path, text)

@@ -67,7 +67,7 @@ for load, (options, ranks, wrongs) in enumerate((
     old = choices(server.post(COMPLETE, **ASK), 0)
     assert old != new and server.post(COMPLETE, **ASK)["usage"]["prompt_tokens_details"]["cached_tokens"] == 64
     error = server.post(LOAD, 409, model_path=str(NEW))["error"]
-    assert error["code"] == "not_allowed" and "while the fleet is running" in error["message"], error
+    assert error["code"] == "not_allowed" and "while the engine is running" in error["message"], error
     state(server, state="running", weight_version=0)
     signals(server, "/pause", *["/sleep"] * (load % 2))
     for body, code, part in wrongs:
