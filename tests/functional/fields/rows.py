@@ -385,7 +385,7 @@ for field in "stop_on_double_eol", "stop_on_eol", "prevent_newline_after_colon":
 only("A", "beam_width", None, 1, 2)
 for field, other in ("max_len", "tokens_to_generate"), ("sentences", "prompts"):
     row("A", field, "any", same=[None], refused=[Refused(3, f"replace it with '{other}'")])
-row("A", "length_penalty", "any", same=[None, 2, "a"])
+for field in "length_penalty", "no_log": row("A", field, "any", same=[None, 2, "a", True])
 for field in "user", "metadata", "store", "safety_identifier", "service_tier":
     row("CM", field, "any", same=[None, "a", {"b": [1]}, True])
 
