@@ -116,7 +116,7 @@ Value access_item(Machine *m, Value of, Value key) {
     if (v.type == VALUE_MISSING && key.type == VALUE_STRING) v = own_attribute(m, of, key);
     if (v.type != VALUE_MISSING) return v;
     const bool named = key.type == VALUE_STRING;
-    return value_undefined(of.type, named ? key.s : "item", named ? key.n : 4);
+    return value_undefined(of.type, named ? key.s : "", named ? key.n : 0);
 }
 
 /* ---- slices ---- */

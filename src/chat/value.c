@@ -187,7 +187,9 @@ Quoted value_quote(Value v) {
 }
 
 void value_fail_undefined(Machine *m, Value v) {
-    if (v.of != VALUE_MISSING)
+    if (v.of != VALUE_MISSING && !v.n)
+        machine_fail(m, "%s has no item with this index or key; test it with 'is defined'", type_name(v.of));
+    else if (v.of != VALUE_MISSING)
         machine_fail(m, "%s has no attribute %s; test it with 'is defined'", type_name(v.of),
                      value_quote(v).s);
     else

@@ -148,6 +148,7 @@ TEST(hostile_templates_are_refused) {
         {"{% set s = 'a' * 200000 %}{% for i in range(99999) %}{% if (s ~ 'b') in (s ~ 'c') %}{% endif %}{% "
          "endfor %}",
          MEMORY},
+        {"{{ l[9].x }}", "line 1 of the chat template: a list has no item with this index or key; test it"},
         {"\n\n{{ l.x.y }}", "line 3 of the chat template: a list has no attribute 'x'"},
         {"\n{{ l\n| nosuch }}", "line 3 of the chat template: the filter 'nosuch' is not supported"},
         {"\n{% foo %}", "line 2 of the chat template: the tag 'foo' is not known"},
