@@ -156,7 +156,7 @@ TEST(unknown_options_do_not_hide_the_rules) {
     parse(&p, CHECK_MODEL | CHECK_TRAIN,
           "--hiden-size 64 --num-attention-heads x --kv-channels 0 --num-layers 2 --seq-length 16 "
           "--mock-data --foo 1 --micro-batch-size 2 --train-iters 10 --lr 1 --min-lr 2 --mtp-hsm "
-          "--export-qk-l2-norm --attention-output-gate");
+          "--export-qk-l2-norm --attention-output-gate --parsers a b");
     assert_string_equal(
         p.args.problems.s,
         "'--hiden-size' is not an option: did you mean --hidden-size?\n"
@@ -166,7 +166,10 @@ TEST(unknown_options_do_not_hide_the_rules) {
         "--min-lr 2 is above --lr 1: lower it.\n"
         "--mtp-hsm is not supported: This option changes the layers for multi-token prediction. Remove it.\n"
         "--export-qk-l2-norm and --attention-output-gate are not supported: This option changes the scores "
-        "or outputs of attention. Choose a model without it.\n");
+        "or outputs of attention. Choose a model without it.\n"
+        "--parsers is not supported: The template, which determines the format of calls, is read from the "
+        "folder of "
+        "--tokenizer-model. Save it there as chat_template.jinja.\n");
     done(&p);
 }
 
