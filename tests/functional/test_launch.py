@@ -70,6 +70,8 @@ out = assert_quiet(world(lambda rank: RUN if rank != 2 else [*RUN, "--data-path"
 assert "the processes have different data" in out, out
 out = assert_quiet(world([*RUN, "--ranks", 3]), 2, "ranks")
 assert "--ranks 3 differs from the 4 processes that the launcher started" in out, out
+out = assert_quiet(world([PROGRAM, "finetune", "--model", "bert", "--ranks", 3]), 2, "ranks of finetune")
+assert "--ranks 3 differs from the 4 processes that the launcher started" in out, out
 out = assert_quiet(world(RUN, lambda *_: {"RANK": 0, "WORLD_SIZE": 2}, 1), 2, "half")
 assert "RANK is set, but MASTER_ADDR is not" in out, out
 assert time.monotonic() - started < 10, "processes wait for others that have failed"
