@@ -101,6 +101,13 @@ typedef struct ScanAttr {
     double least, most;              /* limits of a step; 0 and HUGE_VAL are no limits */
 } ScanAttr;
 
+typedef struct DeltaRuleAttr {
+    int64_t key_heads, key_dim, value_dim; /* consecutive value heads share a key head */
+    int64_t chunk;                         /* number of positions per chunk, which affects only rounding */
+    bool normalize;                        /* if true, each head's q and k are divided by their L2 norms */
+    double eps;                            /* is added to the sum of squares of the norm */
+} DeltaRuleAttr;
+
 typedef struct GatedNormAttr {
     int64_t groups; /* number of groups of channels that are normalized separately */
     double eps;

@@ -8,6 +8,7 @@
 #include "ops/activation.h"
 #include "ops/attention.h"
 #include "ops/choices.h"
+#include "ops/delta_rule.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/join_heads.h"
@@ -107,6 +108,27 @@ static inline Tensor *build_ssd_scan(Tape *t, Tensor **in, const void *attr) {
 
 static inline Tensor *build_gated_norm(Tape *t, Tensor **in, const void *attr) {
     return op_gated_norm(t, in[0], in[1], in[2], *(const GatedNormAttr *)attr);
+}
+
+static inline Tensor *build_gated_delta_rule(Tape *t, Tensor **in, const void *attr) {
+    return op_gated_delta_rule(t, &(DeltaRuleInputs){in[0], in[1], in[2], in[3], in[4], in[5]},
+                               *(const DeltaRuleAttr *)attr);
+}
+
+/* x [s,b,2hk*dk+hv*dv+2hv] is a projection whose parts are views: the rows that are convolved, alpha and beta. */
+static inline Tensor *build_delta_net(Tape *t, Tensor **in, const void *attr) {
+    Tensor *x = in[0];
+    const int64_t mixed = in[1]->dim[0], h = in[2]->dim[0], s = x->dim[0], b = x->dim[1];
+    Tensor *qkv = tape_view(t, x, 0, 3, (int64_t[]){s, b, mixed}, x->stride),
+           *alpha = tape_view(t, x, mixed, 3, (int64_t[]){s, b, h}, x->stride),
+           *beta = tape_view(t, x, mixed + h, 3, (int64_t[]){s, b, h}, x->stride);
+    const DeltaRuleInputs rule = {.qkv = op_causal_conv(t, qkv, in[1], NULL, in[4]),
+                                  .alpha = alpha,
+                                  .beta = beta,
+                                  .a_log = in[2],
+                                  .dt_bias = in[3],
+                                  .start = in[4]};
+    return op_gated_delta_rule(t, &rule, *(const DeltaRuleAttr *)attr);
 }
 
 /* x [s,b,2h*p+2g*n+h] is the projection of a Mamba-2 layer, whose parts are views. The inputs are followed by
