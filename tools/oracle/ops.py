@@ -28,6 +28,8 @@ from transformers.activations import ACT2FN, XIELUActivation
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as rotate_interleaved
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.qwen3_next.modeling_qwen3_next import (torch_chunk_gated_delta_rule,
+                                                                torch_recurrent_gated_delta_rule)
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from float64 import Float64
@@ -398,11 +400,31 @@ def optimizer():
                {"param": start, "grad": grads}, {name: torch.stack(values) for name, values in history.items()})
 
 
+def gated_delta_rule():
+    """The second case is computed position by position, and its q and k are not normalized."""
+    for case, f, chunk, s, b, normalize in (
+            ("gated_delta_rule", torch_chunk_gated_delta_rule, 64, 70, 1, True),
+            ("gated_delta_rule_recurrent", torch_recurrent_gated_delta_rule, 4, 11, 2, False)):
+        hk, hv, dk, dv = 2, 6, 4, 3
+        qkv = draw(s, b, 2 * hk * dk + hv * dv, std=0.4)
+        inputs = {"qkv": qkv, "alpha": draw(s, b, hv), "beta": draw(s, b, hv), "a_log": draw(hv), "dt_bias": draw(hv)}
+        q, k, v = (x.unflatten(2, (-1, d)).transpose(0, 1)
+                   for x, d in zip(qkv.split([hk * dk, hk * dk, hv * dv], 2), (dk, dk, dv)))
+        decay = -inputs["a_log"].exp() * F.softplus(inputs["alpha"] + inputs["dt_bias"])
+        y, _ = f(q, k, v, decay.transpose(0, 1), inputs["beta"].sigmoid().transpose(0, 1),
+                 initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=normalize)
+        y = y.transpose(0, 1).flatten(2)
+        record(case, "gated_delta_rule", {"key_heads": hk, "key_dim": dk, "value_dim": dv, "chunk": chunk,
+                                          "normalize": normalize, "eps": 1e-6},
+               inputs, {"y": y}, {"y": torch.randn(y.shape)})
+
+
 def main(a):
     relative_buckets()
     with Float64():
         for make in (linear, norm, activation, xielu, rope, attention, attention_sink, padded, attention_bias,
-                     embedding, cross_entropy, optimizer, route, sparsemixer, router_loss, sinkhorn, experts):
+                     embedding, cross_entropy, optimizer, route, sparsemixer, router_loss, sinkhorn, experts,
+                     gated_delta_rule):
             torch.manual_seed(1234)
             make()
     save_file({n: x.detach().contiguous().clone() for n, x in TENSORS.items()}, a.path, {"cases": json.dumps(CASES)})

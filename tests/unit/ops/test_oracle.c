@@ -90,6 +90,7 @@ typedef union AnyAttr {
     AttentionAttr attention;
     LossAttr loss;
     MoeCase moe;
+    DeltaRuleAttr delta_rule;
 } AnyAttr;
 
 static double number(const json_t *c, const char *key) { return json_number_value(json_object_get(c, key)); }
@@ -152,6 +153,15 @@ static void moe_attr(const json_t *c, AnyAttr *a) {
                                     .by_position = truth(c, "by_position")},
                        .loss = {.kind = truth(c, "z") ? ROUTER_Z : ROUTER_BALANCE, .score = (RouterScore)i},
                        .per_sample = truth(c, "per_sample")};
+}
+
+static void delta_rule_attr(const json_t *c, AnyAttr *a) {
+    a->delta_rule = (DeltaRuleAttr){.key_heads = (int64_t)number(c, "key_heads"),
+                                    .key_dim = (int64_t)number(c, "key_dim"),
+                                    .value_dim = (int64_t)number(c, "value_dim"),
+                                    .chunk = (int64_t)number(c, "chunk"),
+                                    .normalize = truth(c, "normalize"),
+                                    .eps = number(c, "eps")};
 }
 
 static Tensor *build_loss(Tape *t, Tensor **in, const void *attr) {
@@ -229,6 +239,12 @@ static const struct Family {
      build_experts,
      moe_attr,
      {{"x", false}, {"logits", false}, {"fc1", true}, {"fc2", true}},
+     "y",
+     NULL},
+    {"gated_delta_rule",
+     build_gated_delta_rule,
+     delta_rule_attr,
+     {{"qkv", false}, {"alpha", false}, {"beta", false}, {"a_log", true}, {"dt_bias", true}},
      "y",
      NULL},
     {"cross_entropy", build_loss, loss_attr, {{"logits", false}, {"label", false}}, "loss", "lse"},
