@@ -26,14 +26,14 @@ typedef struct Talk {
 
 /* ---- reading ---- */
 
-/* Reads a line from standard input, without its newline. Returns false at the end. */
+/* Reads a line from standard input, without its newline (\n or \r\n). Returns false at the end. */
 static bool read_line(Str *line) {
     char *text = NULL;
     size_t size = 0;
     if (isatty(STDIN_FILENO)) fputs("> ", stdout);
     fflush(stdout);
     ssize_t n = getline(&text, &size, stdin);
-    if (n > 0 && text[n - 1] == '\n') n--;
+    if (n > 0 && text[n - 1] == '\n') n -= 1 + (n > 1 && text[n - 2] == '\r');
     if (n >= 0) str_add(line, text, (size_t)n);
     free(text);
     return n >= 0;

@@ -148,7 +148,7 @@ assert answers == drawn and len({*answers}) == 3, (answers, said)
 
 # Without a terminal there is no "> ". Text that is not UTF-8 is refused, and the conversation goes on.
 done = subprocess.run([*map(str, [PROGRAM, "generate", *BASICS, "--interactive", *GREEDY, *OPTIONS])],
-                      input=b"caf\xe9\nThe loss\n/exit\nthe\n", capture_output=True, check=True)
+                      input=b"caf\xe9\nThe loss\r\n/exit\r\nthe\n", capture_output=True, check=True)
 assert done.stdout.decode() == whole + "\n" and b"byte 0xe9 at offset 3" in done.stderr, done
 for words, problem in (
         (["--prompt", "a"], "are mutually exclusive"), (["--output-path", "x"], "--output-path has no effect without"),
