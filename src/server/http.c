@@ -93,9 +93,12 @@ static enum MHD_Result respond_json(Exchange *x, int status, json_t *json) {
                    MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE));
 }
 
+/* Returns the path without /v1. Megatron-LM's server and others accept their paths with and without /v1. */
+static const char *unversioned(const char *path) { return strncmp(path, "/v1/", 4) ? path : path + 3; }
+
 /* Returns a refusal as JSON. Megatron-LM's client expects a different object. */
 static json_t *refusal_of(const Exchange *x, const Refusal *r) {
-    return strcmp(x->path, MEGATRON) ? refusal_json(r) : refusal_message(r);
+    return strcmp(unversioned(x->path), MEGATRON) ? refusal_json(r) : refusal_message(r);
 }
 
 static enum MHD_Result respond_refusal(Exchange *x, const Refusal *r) {
@@ -208,9 +211,6 @@ static enum MHD_Result serve_chat(Exchange *x) { return serve_texts(x, ENDPOINT_
 static enum MHD_Result serve_megatron(Exchange *x) { return serve_texts(x, ENDPOINT_MEGATRON); }
 
 /* ---- the other endpoints ---- */
-
-/* Returns the path without /v1. Megatron-LM's server and others accept their paths with and without /v1. */
-static const char *unversioned(const char *path) { return strncmp(path, "/v1/", 4) ? path : path + 3; }
 
 static enum MHD_Result serve_tokenize(Exchange *x) {
     const Served *served = x->http->served;
@@ -472,13 +472,13 @@ static enum MHD_Result dispatch(Exchange *x) {
                    MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     const struct Route *route = ROUTES;
     while (route < ROUTES + N_ROUTES && !is_route(route, x->path)) route++;
-    if (route < ROUTES + N_ROUTES && route->api.control && !x->http->options.control)
-        route = ROUTES + N_ROUTES;
+    const bool closed = route < ROUTES + N_ROUTES && route->api.control && !x->http->options.control;
     Refusal refusal = SERVED;
     if (x->refusal.status)
         refusal = x->refusal;
-    else if (route == ROUTES + N_ROUTES)
-        refusal = refuse(404, NULL, NULL, "this server has no path %s", quote(x->path).s);
+    else if (closed || route == ROUTES + N_ROUTES)
+        refusal = refuse(404, NULL, NULL, "this server has no path %s%s", quote(x->path).s,
+                         closed ? ": start it with --enable-control" : "");
     else if (key && !route->api.open && !is_key(key, header))
         refusal = refuse(401, NULL, "invalid_api_key",
                          "the request needs the server's key: add the header \"Authorization: Bearer KEY\"");

@@ -114,7 +114,7 @@ for path, (method, _, _, kind) in ROUTES.items():
         for other in path, path.removeprefix("/v1"), path if path.startswith("/v1") or path == "/" else "/v1" + path:
             got, headers, text = server.request(wrong, asked_path(other))
             told = {"message": f"{path} needs the method {method}"}
-            if other != API: told = {"error": {**told, "type": "invalid_request_error", "param": None, "code": None}}
+            if path != API: told = {"error": {**told, "type": "invalid_request_error", "param": None, "code": None}}
             assert (got, headers["Allow"]) == (405, "GET, HEAD" if method == "GET" else method), (path, wrong, headers)
             assert json.loads(text or "{}") == ({} if wrong == "HEAD" else told), (path, text)
     SEEN.add((405, None))
@@ -434,7 +434,9 @@ failed(server, "POST", COMPLETE, 400, "invalid_request_error", None,
        "the request has 1281 choices, but can have at most 1280: send several requests",
        {"prompt": ["a"] * 427, "n": 3}, "n")
 for path, route in ROUTES.items():
-    if route[2]: failed(server, route[0], path, 404, "not_found_error", None, f"this server has no path '{path}'")
+    if route[2]:
+        failed(server, route[0], path, 404, "not_found_error", None,
+               f"this server has no path '{path}': start it with --enable-control")
 judge = Judge(server)
 greedy = {"prompt": "The e", "temperature": 0, "max_tokens": 9, "return_token_ids": True, "logit_bias": {}}
 new = judge.check(COMPLETE, {**greedy, "logprobs": 1})["choices"][0]["token_ids"]
