@@ -184,8 +184,8 @@ enum { N_CHAT_FIELDS = sizeof CHAT_FIELDS / sizeof *CHAT_FIELDS };
 /* Turns reasoning_effort into a variable of the chat template, as vLLM does. A template that does not contain it would
  * ignore it. */
 static Refusal read_effort(const Served *served, json_t *chat) {
-    static const char FIELD[] = "reasoning_effort", *const VALUES[] = {"none",   "minimal", "low",
-                                                                       "medium", "high",    "xhigh"};
+    static const char FIELD[] = "reasoning_effort", *const VALUES[] = {"none", "minimal", "low", "medium",
+                                                                       "high", "xhigh",   "max"};
     json_t *effort = json_object_get(chat, FIELD), *variables = json_object_get(chat, "chat_template_kwargs");
     const ChatRequest request = {.template = json_string_value(json_object_get(chat, "chat_template")),
                                  .tools = json_object_get(chat, "tools")};
@@ -194,7 +194,8 @@ static Refusal read_effort(const Served *served, json_t *chat) {
     if (!effort) return SERVED;
     while (i < count && (!json_is_string(effort) || strcmp(VALUES[i], json_string_value(effort)))) i++;
     if (i == count)
-        return field_wrong(FIELD, "\"none\", \"minimal\", \"low\", \"medium\", \"high\" or \"xhigh\"");
+        return field_wrong(FIELD,
+                           "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"");
     if (!chat_has_variable(served->chat, &request, FIELD))
         return refuse(400, FIELD, "unsupported", "the chat template has no variable '%s': remove it", FIELD);
     if (json_object_get(variables, FIELD))

@@ -292,7 +292,7 @@ for ends, base in ("M", {}), ("T", {"prompt": None, "messages": HI}):
         base=base, refused=[
         *(Refused(x, "chat_template_kwargs", param="messages") for x in (3, "a", [])), Refused(NESTED,
         "nested too deeply", param="messages")])
-    row(ends, "reasoning_effort", "any", "none", "low", "xhigh", same=[None], base=base, refused=[
+    row(ends, "reasoning_effort", "any", "none", "low", "xhigh", "max", same=[None], base=base, refused=[
         *(Refused(x, 'must be "none", "minimal", "low"') for x in ("", "Low", 3, ["low"], {})),
         Refused(With("low", chat_template="{##}a"), "has no variable 'reasoning_effort'", code="unsupported"),
         Refused(With("low", chat_template="other"), "has no variable 'reasoning_effort'", code="unsupported"),
@@ -388,6 +388,8 @@ for field, other in ("max_len", "tokens_to_generate"), ("sentences", "prompts"):
 for field in "length_penalty", "no_log": row("A", field, "any", same=[None, 2, "a", True])
 for field in "user", "metadata", "store", "safety_identifier", "service_tier":
     row("CM", field, "any", same=[None, "a", {"b": [1]}, True])
+for field in "prompt_cache_key", "prompt_cache_retention", "prediction":
+    row("M", field, "any", same=[None, "a", {"type": "content", "content": "a"}])
 
 
 PATH = "'model_path' must be the folder of a checkpoint, of at most 4095 bytes"
