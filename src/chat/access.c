@@ -16,8 +16,8 @@ static Value method(Machine *m, const Builtin *table, Value self, Value name) {
     return (Value){.type = VALUE_CALLABLE, .callable = made};
 }
 
-static Value item_at(const List *list, size_t i, ValueType of) {
-    return i < list->n ? list->at[i] : value_undefined(of, "item", 4);
+static Value neighbour(const Loop *l, size_t i, Value name) {
+    return i < l->items->n ? l->items->at[i] : value_undefined(VALUE_LOOP, name.s, name.n);
 }
 
 static Value loop_attribute(const Loop *l, Value name) {
@@ -35,8 +35,8 @@ static Value loop_attribute(const Loop *l, Value name) {
         {"length", value_int(n)},
         {"depth", value_int(l->depth + 1)},
         {"depth0", value_int(l->depth)},
-        {"previtem", item_at(l->items, l->index - 1, VALUE_LOOP)},
-        {"nextitem", item_at(l->items, l->index + 1, VALUE_LOOP)},
+        {"previtem", neighbour(l, l->index - 1, name)},
+        {"nextitem", neighbour(l, l->index + 1, name)},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (value_is(name, rows[i].name)) return rows[i].value;

@@ -35,7 +35,8 @@ static Value trim(Machine *m, const CallArgs *a) {
     return string_strip(m, value_text(m, a->at[0]), a->at[1], STRIP_LEFT | STRIP_RIGHT);
 }
 
-/* Capitalizes each word. A word begins after whitespace or after any of the characters - ( { [ <. */
+/* Writes the first character of each word in upper case, even if it has a title case, and the others in lower case. A
+ * word begins after whitespace or after any of the characters - ( { [ <. */
 static Value title(Machine *m, const CallArgs *a) {
     const Value text = value_text(m, a->at[0]);
     Str out = {0};
@@ -49,8 +50,11 @@ static Value title(Machine *m, const CallArgs *a) {
             inside = separates != is_word;
             if (inside) end += n;
         }
-        const Value word = string_capitalize(m, value_view(text.s + begin, end - begin));
-        if (!m->err.code) machine_add(m, &out, word.s, word.n);
+        uint32_t c;
+        const size_t n = utf8_next(text.s + begin, &c);
+        const Value first = string_case(m, value_view(text.s + begin, n), CASE_UPPER),
+                    rest = string_case(m, value_view(text.s + begin + n, end - begin - n), CASE_LOWER);
+        if (!m->err.code) machine_add(m, &out, first.s, first.n), machine_add(m, &out, rest.s, rest.n);
     }
     return value_take(m, &out);
 }

@@ -102,8 +102,10 @@ Value string_capitalize(Machine *m, Value text) {
     const size_t n = utf8_next(text.s, &c);
     Str out = {0};
     string_put_title(m, c, &out);
-    const Value rest = string_case(m, value_view(text.s + n, text.n - n), CASE_LOWER);
-    if (!m->err.code) machine_add(m, &out, rest.s, rest.n);
+    /* the whole text, because a sigma's lower case depends on the letters before it */
+    const Value first = string_case(m, value_view(text.s, n), CASE_LOWER),
+                all = string_case(m, text, CASE_LOWER);
+    if (!m->err.code) machine_add(m, &out, all.s + first.n, all.n - first.n);
     return value_take(m, &out);
 }
 
