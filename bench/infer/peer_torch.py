@@ -139,8 +139,8 @@ class Model:
         self.position.fill_(n)
 
     def read_all(self, tokens):
-        at_once = max(1, PASS_TOKENS // tokens.shape[1]) if len(tokens) > 1 else 1
-        for first in range(0, len(tokens), at_once): self.read(tokens[first:first + at_once], first)
+        count = max(1, PASS_TOKENS // tokens.shape[1]) if len(tokens) > 1 else 1
+        for first in range(0, len(tokens), count): self.read(tokens[first:first + count], first)
 
     def step(self):
         """Computes the token after the cached tokens, for each request."""

@@ -3,29 +3,20 @@
 #include "kernels/cuda/gemm/gemm.cuh"
 
 /* A block computes dw or dx for V adjacent columns per thread, and STEP or ROWS rows of dy at a time. A block computes y
- * for one row per thread, and TERMS terms at a time. MOST is the largest number of outputs, but FEW for y. */
-enum {
-    V = 4,
-    THREADS = 128,
-    STEP = 32,
-    OUTPUTS = 16,
-    ROWS = 16,
-    TERMS = 32,
-    LINES = 64,
-    FEW = 16,
-    MOST = 512
-};
+ * for one row per thread, and TERMS terms at a time. MOST is the largest number of outputs, and FEW for y. */
+enum { V = 4, THREADS = 128, STEP = 32, ROWS = 8, TERMS = 32, LINES = 64, FEW = 16, MOST = 512 };
 enum { MOST_BYTES = 32 << 20 /* of scratch memory for chunks */ };
 
 /* Computes y [rows,m] for LINES rows. COUNT is m or larger. */
 template <typename X, typename W, int COUNT>
 static __global__ void __launch_bounds__(LINES)
     y_of_rows(const X *x, const W *w, Cells bias, float *y, int64_t rows, int m, int64_t n) {
-    enum { WIDE = VEC<X>, EACH = TERMS / WIDE /* vectors of a thread */ };
+    enum { WIDE = VEC<X>, EACH = TERMS / WIDE /* vectors of a thread */, WEIGHTS = TERMS * COUNT / LINES };
     __shared__ float of_x[TERMS][LINES + 1];
     __shared__ alignas(16) float of_w[TERMS][COUNT];
     const int64_t first = (int64_t)blockIdx.x * LINES, row = first + threadIdx.x;
     Vec<X, WIDE> next[EACH];
+    float next_w[WEIGHTS];
     const auto load = [&](int64_t term) {
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -35,6 +26,11 @@ static __global__ void __launch_bounds__(LINES)
                 next[i] = *(const Vec<X, WIDE> *)(x + r * n + p);
             else
                 next[i] = {};
+        }
+#pragma unroll
+        for (int i = 0; i < WEIGHTS; i++) {
+            const int64_t output = (threadIdx.x + i * LINES) / TERMS, p = term + threadIdx.x % TERMS;
+            next_w[i] = output < m && p < n ? to_real<float>(w[output * n + p]) : 0;
         }
     };
     float sum[COUNT] = {};
@@ -48,10 +44,9 @@ static __global__ void __launch_bounds__(LINES)
             for (int j = 0; j < WIDE; j++)
                 of_x[at % EACH * WIDE + j][at / EACH] = to_real<float>(next[i].v[j]);
         }
-        for (int i = threadIdx.x; i < TERMS * COUNT; i += LINES) {
-            const int64_t output = i / TERMS, p = term + i % TERMS;
-            of_w[i % TERMS][output] = output < m && p < n ? to_real<float>(w[output * n + p]) : 0;
-        }
+#pragma unroll
+        for (int i = 0; i < WEIGHTS; i++)
+            of_w[threadIdx.x % TERMS][(threadIdx.x + i * LINES) / TERMS] = next_w[i];
         __syncthreads();
         load(term + TERMS);
 #pragma unroll
@@ -65,22 +60,22 @@ static __global__ void __launch_bounds__(LINES)
         if (i < m) y[row * m + i] = bias.data ? sum[i] + bias.get<float>(i) : sum[i];
 }
 
-/* Adds the products of rows [each * blockIdx.y, each * (blockIdx.y + 1)) for OUTPUTS rows of dw [m,n]. The sums are written
+/* Adds the products of rows [each * blockIdx.y, each * (blockIdx.y + 1)) for COUNT rows of dw [m,n]. The sums are written
  * to `partial` [gridDim.y,m,n], or to dw if there is one chunk. */
-template <typename T>
+template <typename T, int COUNT>
 static __global__ void __launch_bounds__(THREADS)
     dw_of_chunk(const float *dy, const T *x, float *partial, Cells dw, bool add, int64_t rows, int64_t m,
                 int64_t n, int64_t each) {
-    __shared__ alignas(16) float of[STEP][OUTPUTS];
+    __shared__ alignas(16) float of[STEP][COUNT];
     const int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V,
-                  output = (int64_t)blockIdx.z * OUTPUTS, begin = each * blockIdx.y,
+                  output = (int64_t)blockIdx.z * COUNT, begin = each * blockIdx.y,
                   end = least(rows, begin + each);
-    float sum[OUTPUTS][V] = {};
+    float sum[COUNT][V] = {};
     for (int64_t first = begin; first < end; first += STEP) {
         __syncthreads();
-        for (int i = threadIdx.x; i < STEP * OUTPUTS; i += THREADS) {
-            const int64_t row = first + i / OUTPUTS, at = output + i % OUTPUTS;
-            of[i / OUTPUTS][i % OUTPUTS] = row < end && at < m ? dy[row * m + at] : 0;
+        for (int i = threadIdx.x; i < STEP * COUNT; i += THREADS) {
+            const int64_t row = first + i / COUNT, at = output + i % COUNT;
+            of[i / COUNT][i % COUNT] = row < end && at < m ? dy[row * m + at] : 0;
         }
         __syncthreads();
         if (column >= n) continue;
@@ -88,14 +83,14 @@ static __global__ void __launch_bounds__(THREADS)
         for (int r = 0; r < least(STEP, end - first); r++) {
             const Vec<T, V> v = *(const Vec<T, V> *)(x + (first + r) * n + column);
 #pragma unroll
-            for (int p = 0; p < OUTPUTS; p++)
+            for (int p = 0; p < COUNT; p++)
 #pragma unroll
                 for (int i = 0; i < V; i++) sum[p][i] = fma(of[r][p], to_real<float>(v.v[i]), sum[p][i]);
         }
     }
     if (column >= n) return;
 #pragma unroll
-    for (int p = 0; p < OUTPUTS; p++)
+    for (int p = 0; p < COUNT; p++)
 #pragma unroll
         for (int i = 0; i < V; i++) {
             const int64_t at = (output + p) * n + column + i;
@@ -110,14 +105,20 @@ static __global__ void __launch_bounds__(THREADS)
 /* Computes V columns of ROWS rows of dx [rows,n]. */
 template <typename W, typename Y>
 static __global__ void __launch_bounds__(THREADS)
-    dx_of_rows(const float *dy, const W *w, Y *dx, bool add, int64_t rows, int64_t m, int64_t n) {
+    dx_of_rows(const float *dy, const W *w, Y *dx, bool add, int64_t rows, int m, int64_t n) {
     __shared__ float of[ROWS][MOST];
     const int64_t column = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * V,
-                  first = (int64_t)blockIdx.x * ROWS, count = least(ROWS, rows - first);
-    for (int64_t i = threadIdx.x; i < count * m; i += THREADS) of[i / m][i % m] = dy[first * m + i];
+                  first = (int64_t)blockIdx.x * ROWS;
+    const int count = (int)least(ROWS, rows - first);
+    for (int i = threadIdx.x; i < count * m; i += THREADS) of[i / m][i % m] = dy[first * m + i];
+    Vec<Y, V> old[ROWS] = {};
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        if (add && r < count && column < n) old[r] = *(const Vec<Y, V> *)(dx + (first + r) * n + column);
     __syncthreads();
     if (column >= n) return;
     float sum[ROWS][V] = {};
+#pragma unroll 4
     for (int p = 0; p < m; p++) {
         const Vec<W, V> v = *(const Vec<W, V> *)(w + p * n + column);
 #pragma unroll
@@ -128,12 +129,11 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         if (r >= count) continue;
-        Vec<Y, V> *const to = (Vec<Y, V> *)(dx + (first + r) * n + column);
-        Vec<Y, V> v = {};
-        if (add) v = *to;
+        Vec<Y, V> v;
 #pragma unroll
-        for (int i = 0; i < V; i++) v.v[i] = from_real<Y>((add ? to_real<float>(v.v[i]) : 0) + sum[r][i]);
-        *to = v;
+        for (int i = 0; i < V; i++)
+            v.v[i] = from_real<Y>((add ? to_real<float>(old[r].v[i]) : 0) + sum[r][i]);
+        *(Vec<Y, V> *)(dx + (first + r) * n + column) = v;
     }
 }
 
@@ -168,14 +168,13 @@ size_t gemm_narrow_scratch(const Gemm *g) {
     return chunks > 1 ? (size_t)(chunks * g->m * g->n) * sizeof(float) : 0;
 }
 
-template <typename T> static void launch_dw(const Call *c, const Gemm *g) {
+template <typename T, int COUNT> static void launch_dw(const Call *c, const Gemm *g) {
     const int64_t each = chunk_rows(g), chunks = ceil_div(g->k, each);
     float *partial = chunks > 1 ? (float *)cuda_scratch(c->device, gemm_narrow_scratch(g)) : NULL;
-    const dim3 grid((unsigned)ceil_div(g->n, THREADS * V), (unsigned)chunks,
-                    (unsigned)ceil_div(g->m, OUTPUTS));
-    dw_of_chunk<T><<<grid, THREADS, 0, stream_of(c)>>>(data_of<float>(g->a), data_of<T>(g->b), partial,
-                                                       cells(g->c), accumulates(g->c), g->k, g->m, g->n,
-                                                       each);
+    const dim3 grid((unsigned)ceil_div(g->n, THREADS * V), (unsigned)chunks, (unsigned)ceil_div(g->m, COUNT));
+    dw_of_chunk<T, COUNT><<<grid, THREADS, 0, stream_of(c)>>>(data_of<float>(g->a), data_of<T>(g->b), partial,
+                                                              cells(g->c), accumulates(g->c), g->k, g->m,
+                                                              g->n, each);
     LAUNCHED();
     if (partial) sum_chunks(c, partial, chunks, g->m * g->n, g->c);
 }
@@ -183,7 +182,7 @@ template <typename T> static void launch_dw(const Call *c, const Gemm *g) {
 template <typename W, typename Y> static void launch_dx(const Call *c, const Gemm *g) {
     const dim3 grid((unsigned)ceil_div(g->m, ROWS), (unsigned)ceil_div(g->n, THREADS * V));
     dx_of_rows<W, Y><<<grid, THREADS, 0, stream_of(c)>>>(
-        data_of<float>(g->a), data_of<W>(g->b), data_of<Y>(g->c), accumulates(g->c), g->m, g->k, g->n);
+        data_of<float>(g->a), data_of<W>(g->b), data_of<Y>(g->c), accumulates(g->c), g->m, (int)g->k, g->n);
     LAUNCHED();
 }
 
@@ -225,7 +224,7 @@ void gemm_narrow(const Call *c, const Gemm *g) {
     if (is_y(g))
         NARROW_SWITCH(g->a->dtype, run_y<N>(c, g));
     else if (is_dw(g))
-        NARROW_SWITCH(g->b->dtype, launch_dw<N>(c, g));
+        NARROW_SWITCH(g->b->dtype, g->m <= FEW / 2 ? launch_dw<N, FEW / 2>(c, g) : launch_dw<N, FEW>(c, g));
     else
         NARROW_SWITCH(g->b->dtype, run_dx<N>(c, g));
 }
