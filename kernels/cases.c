@@ -16,6 +16,10 @@
 #define LONG_B PICK(1, 1, 2)
 #define LONG_V PICK(4104, 128256, 128256)
 #define ROUTED PICK(8, 64, 16384)
+#define TALL   PICK(300, 2048, 131072)
+#define MANY   PICK(33, 64, 128)
+#define THIN   PICK(40, 256, 2048)
+#define SMALL  PICK(72, 384, 1536)
 #define N      PICK(4104, 38633472, 1 << 28)
 
 #define CASE(name, op, builder, attr, in, ...) {name, OP_##op, attr, in, __VA_ARGS__},

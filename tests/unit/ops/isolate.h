@@ -13,7 +13,7 @@
 #include "base/fault.h"
 #include "unit/cmocka_all.h"
 
-enum { ISOLATE_TESTS = 4096, ISOLATE_SKIPPED = 77, ISOLATE_AGAIN };
+enum { ISOLATE_TESTS = 8192, ISOLATE_SKIPPED = 77, ISOLATE_AGAIN };
 
 /* How a test ended. TEST_LEFT_OUT means that the test skipped itself, because it does not apply to this
  * machine. */
