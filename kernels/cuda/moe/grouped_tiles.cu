@@ -286,7 +286,7 @@ static __device__ __forceinline__ void copy_sums(const float (&sum)[N8][4], cons
     }
 }
 
-/* Stores or adds a warpgroup's sums in rows that end before the 64th, or adds 16-bit sums. `y` is the first row. */
+/* Stores or adds a warpgroup's sums, of which `rows` rows are needed. `y` is the first row. */
 template <typename T, int N8>
 static __device__ __forceinline__ void put_sums(const float (&sum)[N8][4], T *y, int64_t n, int64_t rows,
                                                 int column, bool add) {
@@ -355,13 +355,13 @@ static __device__ __forceinline__ void multiply_tiles(const Grouped &g, const in
         multiply<T, kind>(sum, p, at, group, inside);
         if (!inside || (g.add && (kind == WGRAD ? !p.terms : p.expert < 0))) continue;
         if (kind == FORWARD && g.bias.data && p.expert >= 0) add_bias(sum, g, p.expert, row, rows, column);
-        /* Copies leave out what is outside the matrix. Rows of y after the expert's rows must be left out, too. */
-        if (sizeof(Y) == sizeof(float) || (!g.add && (kind == WGRAD || rows >= 64)))
+        /* Copies leave out what is outside the matrix, but not rows of y that belong to the next expert. They add
+         * sums that are already rounded to Y, which dx does not allow. */
+        if (kind == WGRAD || (!g.add && rows >= 64))
             copy_sums<Y, Room<kind>::CHUNKS>(sum, to, sums_at, group, column, kind == WGRAD ? p.expert : 0,
                                              (int)row, g.add);
-        else if constexpr (sizeof(Y) < sizeof(float))
-            put_sums(sum, y + ((kind == WGRAD ? (int64_t)p.expert * g.m : 0) + row) * g.n, g.n, rows, column,
-                     g.add);
+        else if constexpr (kind != WGRAD)
+            put_sums(sum, y + row * g.n, g.n, rows, column, g.add);
     }
     copies_end_out();
 }

@@ -7,5 +7,5 @@
 bool grouped_tiles_can(const Call *);
 /* Computes grouped_linear if `along` is true, and otherwise grouped_linear_dgrad. */
 void grouped_tiles_rows(const Call *, bool along);
-/* Computes grouped_linear_wgrad. */
+/* Computes grouped_linear_wgrad. Sums are rounded before they are added to a 16-bit dw. */
 void grouped_tiles_wgrad(const Call *);
