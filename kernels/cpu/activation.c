@@ -8,8 +8,12 @@
  *     limit.
  *   GELU erf: x Phi(x); ReLU: max(x, 0); squared ReLU (So et al. 2021): max(x, 0)^2; tanh (BERT's pooler)
  *
- * y is written. dx is written or accumulated, and may share the memory of dy unless the activation is
- * gated. */
+ * y is written. dx is written or accumulated, and may share the memory of dy unless the activation is gated or
+ * scaled. With a scale, results are bitwise equal to those of two ops, the activation and scale_rows: the
+ * activation and its gradient are rounded to their stored type, as if they were written to memory. */
+#include <stdlib.h>
+
+#include "base/mem.h"
 #include "kernels/cpu/vector_math.h"
 
 #define INLINE                                                                                               \
@@ -83,14 +87,10 @@ INLINE void map_slope(Activation kind, const real *restrict dy, const real *rest
         for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * slope(kind, x[i]);
 }
 
-static Activation kind_of(const Call *c) { return ((const ActivationAttr *)c->attr)->kind; }
+/* ---- n elements ---- */
 
-static void elements(void *arg, int64_t begin, int64_t end) {
-    const Call *c = arg;
-    const real *x = reals(c->in[0]) + begin;
-    real *y = reals(c->out[0]) + begin;
-    const int64_t n = end - begin;
-    switch (kind_of(c)) {
+static void plain(Activation kind, const real *x, real *y, int64_t n) {
+    switch (kind) {
     case ACT_GELU_TANH:
         map(ACT_GELU_TANH, x, y, n);
         break;
@@ -111,13 +111,8 @@ static void elements(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-static void elements_grad(void *arg, int64_t begin, int64_t end) {
-    const Call *c = arg;
-    const real *dy = reals(c->in[0]) + begin, *x = reals(c->in[1]) + begin;
-    real *dx = reals(c->out[0]) + begin;
-    const int64_t n = end - begin;
-    const Placing placing = dx == dy ? IN_PLACE : accumulates(c->out[0]) ? ADDED : WRITTEN;
-    switch (kind_of(c)) {
+static void plain_grad(Activation kind, const real *dy, const real *x, real *dx, int64_t n, Placing placing) {
+    switch (kind) {
     case ACT_GELU_TANH:
         map_slope(ACT_GELU_TANH, dy, x, dx, n, placing);
         break;
@@ -138,15 +133,12 @@ static void elements_grad(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-static void swiglu_rows(void *arg, int64_t begin, int64_t end) {
-    const Call *c = arg;
-    const int64_t f = tensor_width(c->out[0]);
-    for (int64_t r = begin; r < end; r++) {
-        const real *gate = reals(c->in[0]) + r * 2 * f, *up = gate + f;
-        real *y = reals(c->out[0]) + r * f;
+/* ---- gated rows of f gates and f elements of `up` ---- */
+
+INLINE void swiglu_row(const real *gate, real *y, int64_t f) {
+    const real *up = gate + f;
 #pragma omp simd
-        for (int64_t i = 0; i < f; i++) y[i] = value(ACT_SWIGLU, gate[i]) * up[i];
-    }
+    for (int64_t i = 0; i < f; i++) y[i] = value(ACT_SWIGLU, gate[i]) * up[i];
 }
 
 INLINE void swiglu_grad_row(const real *dy, const real *gate, real *dgate, int64_t f, bool add) {
@@ -161,21 +153,8 @@ INLINE void swiglu_grad_row(const real *dy, const real *gate, real *dgate, int64
     }
 }
 
-static void swiglu_grad_rows(void *arg, int64_t begin, int64_t end) {
-    const Call *c = arg;
-    const int64_t f = tensor_width(c->in[0]);
-    for (int64_t r = begin; r < end; r++) {
-        const real *dy = reals(c->in[0]) + r * f, *gate = reals(c->in[1]) + r * 2 * f;
-        real *dgate = reals(c->out[0]) + r * 2 * f;
-        if (accumulates(c->out[0]))
-            swiglu_grad_row(dy, gate, dgate, f, true);
-        else
-            swiglu_grad_row(dy, gate, dgate, f, false);
-    }
-}
-
 /* Computes a row of a gated activation with limits and an offset. */
-INLINE void gated_row(Activation act, const ActivationAttr *a, const real *gate, real *y, int64_t f) {
+INLINE void limited_row(Activation act, const ActivationAttr *a, const real *gate, real *y, int64_t f) {
     const real *up = gate + f, limit = a->limit > 0 ? (real)a->limit : INFINITY, offset = (real)a->offset;
     for (int64_t i = 0; i < f; i++) {
         const real g = gate[i] > limit ? limit : gate[i], u = up[i] > limit    ? limit
@@ -185,31 +164,8 @@ INLINE void gated_row(Activation act, const ActivationAttr *a, const real *gate,
     }
 }
 
-static void gated_rows(void *arg, int64_t begin, int64_t end) {
-    const Call *c = arg;
-    const ActivationAttr *a = c->attr;
-    const int64_t f = tensor_width(c->out[0]);
-    for (int64_t r = begin; r < end; r++) {
-        const real *gate = reals(c->in[0]) + r * 2 * f;
-        real *y = reals(c->out[0]) + r * f;
-        switch (a->kind) {
-        case ACT_GEGLU_TANH:
-            gated_row(ACT_GELU_TANH, a, gate, y, f);
-            break;
-        case ACT_GEGLU_ERF:
-            gated_row(ACT_GELU_ERF, a, gate, y, f);
-            break;
-        case ACT_QUICK_GEGLU:
-            gated_row(ACT_QUICK_GELU, a, gate, y, f);
-            break;
-        default:
-            gated_row(ACT_SWIGLU, a, gate, y, f);
-        }
-    }
-}
-
-INLINE void gated_grad_row(Activation act, const ActivationAttr *a, const real *dy, const real *gate,
-                           real *dgate, int64_t f, bool add) {
+INLINE void limited_grad_row(Activation act, const ActivationAttr *a, const real *dy, const real *gate,
+                             real *dgate, int64_t f, bool add) {
     const real *up = gate + f, limit = a->limit > 0 ? (real)a->limit : INFINITY, offset = (real)a->offset;
     real *dup = dgate + f;
     for (int64_t i = 0; i < f; i++) {
@@ -222,50 +178,143 @@ INLINE void gated_grad_row(Activation act, const ActivationAttr *a, const real *
     }
 }
 
-static void gated_grad_rows(void *arg, int64_t begin, int64_t end) {
-    const Call *c = arg;
-    const ActivationAttr *a = c->attr;
-    const int64_t f = tensor_width(c->in[0]);
-    const bool add = accumulates(c->out[0]);
-    for (int64_t r = begin; r < end; r++) {
-        const real *dy = reals(c->in[0]) + r * f, *gate = reals(c->in[1]) + r * 2 * f;
-        real *dgate = reals(c->out[0]) + r * 2 * f;
-        switch (a->kind) {
-        case ACT_GEGLU_TANH:
-            gated_grad_row(ACT_GELU_TANH, a, dy, gate, dgate, f, add);
-            break;
-        case ACT_GEGLU_ERF:
-            gated_grad_row(ACT_GELU_ERF, a, dy, gate, dgate, f, add);
-            break;
-        case ACT_QUICK_GEGLU:
-            gated_grad_row(ACT_QUICK_GELU, a, dy, gate, dgate, f, add);
-            break;
-        default:
-            gated_grad_row(ACT_SWIGLU, a, dy, gate, dgate, f, add);
-        }
+/* Returns true if the activation is SwiGLU without limits, the case with faster code. */
+static bool is_plain_swiglu(const ActivationAttr *a) {
+    return a->kind == ACT_SWIGLU && a->limit == 0 && a->offset == 0;
+}
+
+static void gated(const ActivationAttr *a, const real *gate, real *y, int64_t f) {
+    switch (a->kind) {
+    case ACT_GEGLU_TANH:
+        limited_row(ACT_GELU_TANH, a, gate, y, f);
+        break;
+    case ACT_GEGLU_ERF:
+        limited_row(ACT_GELU_ERF, a, gate, y, f);
+        break;
+    case ACT_QUICK_GEGLU:
+        limited_row(ACT_QUICK_GELU, a, gate, y, f);
+        break;
+    default:
+        if (is_plain_swiglu(a))
+            swiglu_row(gate, y, f);
+        else
+            limited_row(ACT_SWIGLU, a, gate, y, f);
     }
 }
 
-/* Returns true if the activation is SwiGLU without limits, the case with faster kernels. */
-static bool is_plain_swiglu(const Call *c) {
-    const ActivationAttr *a = c->attr;
-    return a->kind == ACT_SWIGLU && a->limit == 0 && a->offset == 0;
+static void gated_grad(const ActivationAttr *a, const real *dy, const real *gate, real *dgate, int64_t f,
+                       bool add) {
+    switch (a->kind) {
+    case ACT_GEGLU_TANH:
+        limited_grad_row(ACT_GELU_TANH, a, dy, gate, dgate, f, add);
+        break;
+    case ACT_GEGLU_ERF:
+        limited_grad_row(ACT_GELU_ERF, a, dy, gate, dgate, f, add);
+        break;
+    case ACT_QUICK_GEGLU:
+        limited_grad_row(ACT_QUICK_GELU, a, dy, gate, dgate, f, add);
+        break;
+    default:
+        if (!is_plain_swiglu(a))
+            limited_grad_row(ACT_SWIGLU, a, dy, gate, dgate, f, add);
+        else if (add)
+            swiglu_grad_row(dy, gate, dgate, f, true);
+        else
+            swiglu_grad_row(dy, gate, dgate, f, false);
+    }
+}
+
+/* ---- rows ---- */
+
+static const ActivationAttr *attr_of(const Call *c) { return c->attr; }
+
+static void activate(const ActivationAttr *a, const real *x, real *y, int64_t f) {
+    if (activation_is_gated(a->kind))
+        gated(a, x, y, f);
+    else
+        plain(a->kind, x, y, f);
+}
+
+static void activate_grad(const ActivationAttr *a, const real *dy, const real *x, real *dx, int64_t f,
+                          Placing placing) {
+    if (activation_is_gated(a->kind))
+        gated_grad(a, dy, x, dx, f, placing == ADDED);
+    else
+        plain_grad(a->kind, dy, x, dx, f, placing);
+}
+
+static void elements(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    activate(c->attr, reals(c->in[0]) + begin, reals(c->out[0]) + begin, end - begin);
+}
+
+static void elements_grad(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const real *dy = reals(c->in[0]) + begin;
+    real *dx = reals(c->out[0]) + begin;
+    activate_grad(c->attr, dy, reals(c->in[1]) + begin, dx, end - begin,
+                  dx == dy                 ? IN_PLACE
+                  : accumulates(c->out[0]) ? ADDED
+                                           : WRITTEN);
+}
+
+static void rows(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const int64_t width = tensor_width(c->in[0]), f = tensor_width(c->out[0]);
+    for (int64_t r = begin; r < end; r++) {
+        real *y = reals(c->out[0]) + r * f;
+        activate(c->attr, reals(c->in[0]) + r * width, y, f);
+        if (!c->in[1]) continue;
+        const real by = reals(c->in[1])[r];
+        round_to_stored(c, y, f);
+        for (int64_t i = 0; i < f; i++) y[i] *= by;
+    }
+}
+
+static void rows_grad(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const int64_t f = tensor_width(c->in[0]), width = tensor_width(c->in[1]);
+    for (int64_t r = begin; r < end; r++)
+        activate_grad(c->attr, reals(c->in[0]) + r * f, reals(c->in[1]) + r * width,
+                      reals(c->out[0]) + r * width, f, accumulates(c->out[0]) ? ADDED : WRITTEN);
+}
+
+/* `row` contains first a row of the activation, then its gradient. */
+static void scaled_rows_grad(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const Tensor *dx = c->out[0], *dscale = c->out[1];
+    const int64_t f = tensor_width(c->in[0]), width = tensor_width(c->in[1]);
+    real *row = mem_alloc((size_t)(f + 1) * sizeof *row);
+    for (int64_t r = begin; r < end; r++) {
+        const real *dy = reals(c->in[0]) + r * f, *x = reals(c->in[1]) + r * width, by = reals(c->in[2])[r];
+        if (dscale) {
+            real dot = 0, *to = reals(dscale) + r;
+            activate(c->attr, x, row, f);
+            round_to_stored(c, row, f);
+            for (int64_t i = 0; i < f; i++) dot += dy[i] * row[i];
+            *to = accumulates(dscale) ? *to + dot : dot;
+        }
+        if (!dx) continue;
+        for (int64_t i = 0; i < f; i++) row[i] = dy[i] * by;
+        round_to_stored(c, row, f);
+        activate_grad(c->attr, row, x, reals(dx) + r * width, f, accumulates(dx) ? ADDED : WRITTEN);
+    }
+    free(row);
 }
 
 void KERNEL(activation)(const Call *c) {
     const Tensor *x = c->in[0];
-    if (activation_is_gated(kind_of(c)))
-        pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)),
-                 is_plain_swiglu(c) ? swiglu_rows : gated_rows, (void *)c);
+    if (activation_is_gated(attr_of(c)->kind) || c->in[1])
+        pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)), rows, (void *)c);
     else
         pool_for(c->device->pool, tensor_count(x), GRAIN, elements, (void *)c);
 }
 
 void KERNEL(activation_grad)(const Call *c) {
     const Tensor *x = c->in[1];
-    if (activation_is_gated(kind_of(c)))
+    if (c->in[2] || activation_is_gated(attr_of(c)->kind))
         pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)),
-                 is_plain_swiglu(c) ? swiglu_grad_rows : gated_grad_rows, (void *)c);
+                 c->in[2] ? scaled_rows_grad : rows_grad, (void *)c);
     else
         pool_for(c->device->pool, tensor_count(x), GRAIN, elements_grad, (void *)c);
 }

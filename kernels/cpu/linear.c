@@ -41,17 +41,9 @@ void KERNEL(linear)(const Call *c) {
     (&(Call){.in = {c->out[0]}, .out = {c->out[1]}, .attr = &activation, .device = c->device});
 }
 
-/* Rounds dx to its stored type, as if it were written to memory and read again. */
 static void round_elements(void *arg, int64_t begin, int64_t end) {
-    enum { PIECE = 256 };
     const Call *c = arg;
-    real *dx = reals(c->out[0]);
-    uint16_t piece[PIECE];
-    for (int64_t i = begin; i < end; i += PIECE) {
-        const size_t n = (size_t)(end - i < PIECE ? end - i : PIECE);
-        dtype_convert(piece, c->stored, dx + i, REAL_TYPE, n);
-        dtype_convert(dx + i, REAL_TYPE, piece, c->stored, n);
-    }
+    round_to_stored(c, reals(c->out[0]) + begin, end - begin);
 }
 
 static void through_activation(const Call *c) {

@@ -38,3 +38,16 @@ static inline bool accumulates(const Tensor *t) { return t->flags & TENSOR_ACCUM
  * saves. */
 enum { GRAIN = 16 * 1024 };
 static inline int64_t grain_rows(int64_t width) { return 1 + GRAIN / (width > 0 ? width : 1); }
+
+/* Rounds n numbers to the 16-bit type of out[0], if it has one, as if the numbers were written to memory and read
+ * again. */
+static inline void round_to_stored(const Call *c, real *x, int64_t n) {
+    enum { PIECE = 256 };
+    uint16_t piece[PIECE];
+    if (!dtype_is_16bit(c->stored)) return;
+    for (int64_t i = 0; i < n; i += PIECE) {
+        const size_t some = (size_t)(n - i < PIECE ? n - i : PIECE);
+        dtype_convert(piece, c->stored, x + i, REAL_TYPE, some);
+        dtype_convert(x + i, REAL_TYPE, piece, c->stored, some);
+    }
+}

@@ -12,7 +12,7 @@ typedef struct Call {
     Tensor *in[CALL_IN], *out[CALL_OUT];
     const void *attr; /* the op's attributes (kernels/attr.h); NULL if the op has none */
     Device *device;
-    /* The type of out[0] in memory, before out[0] is widened. call_run sets this type for CPU kernels. */
+    /* The type of out[0] (if NULL, of the first float input) before widening. call_run sets it for CPU kernels. */
     DType stored;
 } Call;
 

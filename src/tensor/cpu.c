@@ -34,13 +34,13 @@ static Tensor *widen(const OpOperand *o, Tensor *t, Tensor *copy, bool load) {
     return copy;
 }
 
-static void run_f32(const OpDef *op, const Call *c) {
+static void run_f32(const OpDef *op, const Call *c, DType lead) {
     Call wide = *c;
     Tensor in[CALL_IN], out[CALL_OUT];
     for (int i = 0; i < CALL_IN; i++) wide.in[i] = widen(&op->in[i], c->in[i], &in[i], true);
     for (int i = 0; i < CALL_OUT; i++)
         wide.out[i] = widen(&op->out[i], c->out[i], &out[i], c->out[i] && c->out[i]->flags & TENSOR_ACCUM);
-    wide.stored = c->out[0] ? (DType)c->out[0]->dtype : F32;
+    wide.stored = c->out[0] ? (DType)c->out[0]->dtype : lead;
     op->cpu_f32(&wide);
     for (int i = 0; i < CALL_OUT; i++) {
         if (wide.out[i] == c->out[i]) continue;
@@ -58,7 +58,7 @@ static void cpu_run(const OpDef *op, const Call *c) {
     if (!lead || lead->dtype == F64)
         op->cpu_f64(c);
     else
-        run_f32(op, c);
+        run_f32(op, c, (DType)lead->dtype);
     if (profile) profile->calls++, profile->ns += clock_ns() - start;
 }
 

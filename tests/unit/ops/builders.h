@@ -63,7 +63,8 @@ static inline Tensor *build_norm_views(Tape *t, Tensor **in, const void *attr) {
 }
 
 static inline Tensor *build_activation(Tape *t, Tensor **in, const void *attr) {
-    return op_activation(t, in[0], *(const ActivationAttr *)attr);
+    const ActivationAttr *a = attr;
+    return in[1] ? op_scaled_activation(t, in[0], *a, in[1]) : op_activation(t, in[0], *a);
 }
 
 static inline Tensor *build_xielu(Tape *t, Tensor **in, const void *attr) {

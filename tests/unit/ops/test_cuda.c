@@ -172,6 +172,45 @@ static void add_norm_is_add_and_norm(const Test *t) {
     arena_free(arena);
 }
 
+/* A scaled activation must be bitwise equal to an activation and scale_rows, forward and backward. */
+static void scaled_activation_is_two_ops(const Test *t) {
+    Arena *arena = arena_new();
+    const Call c = direct_call(arena, t->call, t->dtype);
+    const ReplayHow how = {.device = all.agree->other, .aligned = true};
+    const bool backward = t->call->row.op == OP_activation_grad;
+    const Tensor *x = c.in[backward], *y = backward ? c.in[0] : c.out[0];
+    const OpDef *op = &OPS[t->call->row.op];
+    const ScaleAttr attr = {false};
+    Tensor result = *y; /* of the activation or, backward, of its gradient */
+    result.data = NULL; /* no operand shares its memory */
+    Replay both, act, scale, grad;
+    replay_open(&both, op, &c, how);
+    replay_run(&both, op);
+    replay_open(&act, &OPS[OP_activation], &(Call){.in = {(Tensor *)x}, .out = {&result}, .attr = c.attr},
+                how);
+    replay_run(&act, &OPS[OP_activation]);
+    if (!backward) {
+        replay_open(&scale, &OPS[OP_scale_rows],
+                    &(Call){.in = {&act.out[0].image, c.in[1]}, .out = {&result}, .attr = &attr}, how);
+        replay_run(&scale, &OPS[OP_scale_rows]);
+        assert_true(same_elements(&both.out[0].image, &scale.out[0].image));
+    } else {
+        replay_open(
+            &scale, &OPS[OP_scale_rows_grad],
+            &(Call){.in = {c.in[0], &act.out[0].image, c.in[2]}, .out = {&result, c.out[1]}, .attr = &attr},
+            how);
+        replay_run(&scale, &OPS[OP_scale_rows_grad]);
+        replay_open(&grad, &OPS[OP_activation_grad],
+                    &(Call){.in = {&scale.out[0].image, c.in[1]}, .out = {c.out[0]}, .attr = c.attr}, how);
+        replay_run(&grad, &OPS[OP_activation_grad]);
+        assert_true(same_elements(&both.out[0].image, &grad.out[0].image));
+        assert_true(same_elements(&both.out[1].image, &scale.out[1].image));
+        replay_free(&grad);
+    }
+    replay_free(&both), replay_free(&act), replay_free(&scale);
+    arena_free(arena);
+}
+
 typedef struct WrongRun {
     Replay *replay;
     const OpDef *op;
@@ -309,6 +348,9 @@ static void add_call(const DirectCall *call, DType type) {
     if (dtype_is_16bit(type) && !has_storage(&call->row)) return;
     add(a_call_agrees, "direct", t, call->row.name);
     if (call->row.op == OP_add_norm) add(add_norm_is_add_and_norm, "two ops", t, call->row.name);
+    const int op = call->row.op, scale = op == OP_activation ? 1 : op == OP_activation_grad ? 2 : -1;
+    if (scale > 0 && call->row.in[scale].ndim)
+        add(scaled_activation_is_two_ops, "two ops", t, call->row.name);
 }
 
 static void add_all(void) {

@@ -13,7 +13,8 @@
  * rounded to the storage type. FP8 GEMMs: tensor cores add 32 terms and the previous sum at a time, and drop
  * the bits of each below 2^-13 of the largest; the numbers and their scales are at most 1 here. A GEMM that
  * is added to a 16-bit main gradient may be rounded first, with an error of u' times the summand, which is at
- * most |result| plus the old value. */
+ * most |result| plus the old value. A scaled activation, and its gradient, are rounded to the storage type before
+ * they are scaled. */
 #pragma once
 
 #include "unit/ops/replay.h"
@@ -78,8 +79,10 @@ static inline double bound_of(const OpDef *op, const Replay *want, int j) {
     }
     const bool activates = (op->number == OP_linear || op->number == OP_linear_quantized) &&
                            j == 1, /* the activation of the rounded or the unrounded sum */
-        through_activation = op->number == OP_linear_dgrad && c->in[2];
-    if (activates || through_activation) u = fmax(u, dtype_roundoff(lead));
+        through_activation = op->number == OP_linear_dgrad && c->in[2],
+               scaled = (op->number == OP_activation && c->in[1]) ||
+                        (op->number == OP_activation_grad && c->in[2]);
+    if (activates || through_activation || scaled) u = fmax(u, dtype_roundoff(lead));
     return 4 * sqrt(2 * terms) * u * softmax * (1 + largest_of(&want->out[j].image)) * most;
 }
 
