@@ -120,8 +120,8 @@ static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *
     }
     Tensor *h = op_grouped_linear(t, rows_r1h, &m->fc1->value, biases(m->fc1_bias, NULL), offset),
            *scale = m->spec->probs_on_input ? NULL : probs_r11;
-    h = op_activation(t, h, m->spec->activation);
-    if (scale) h = op_scale_rows(t, h, scale, false);
+    h = scale ? op_scaled_activation(t, h, m->spec->activation, scale)
+              : op_activation(t, h, m->spec->activation);
     return op_grouped_linear(t, h, &m->fc2->value, biases(m->fc2_bias, scale), offset);
 }
 

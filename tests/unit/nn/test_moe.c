@@ -216,9 +216,9 @@ enum { COUNT, WHOLE, WHOLE_PROBS, PLAIN_STEPS };
 static Tensor *unless(bool left_out, Tensor *with, Tensor *without) { return left_out ? without : with; }
 
 static Tensor *experts(Tape *t, const Moe *m, Tensor *rows, Tensor *probs, Tensor *offset) {
-    Tensor *h = op_activation(t, op_grouped_linear(t, rows, &m->fc1->value, (GroupedBias){0}, offset),
-                              (ActivationAttr){.kind = ACT_SWIGLU});
-    return op_grouped_linear(t, op_scale_rows(t, h, probs, false), &m->fc2->value, (GroupedBias){0}, offset);
+    Tensor *h = op_grouped_linear(t, rows, &m->fc1->value, (GroupedBias){0}, offset);
+    h = op_scaled_activation(t, h, (ActivationAttr){.kind = ACT_SWIGLU}, probs);
+    return op_grouped_linear(t, h, &m->fc2->value, (GroupedBias){0}, offset);
 }
 
 static void without_to_all(MoeRank *r, Tensor *x, int step) {
