@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Times generation with PyTorch, the peer of `isotron bench infer`: a Llama with random weights and a static KV cache in
-bf16. Layers are compiled, and a decoding step is a CUDA graph.
+"""Times generation with PyTorch, the peer of `isotron bench infer`: a Llama with random weights and a static KV cache
+in bf16. Layers are compiled, and a decoding step is a CUDA graph.
 
 usage: bench/infer/peer_torch.py [--layers N] [--json FILE]
 
-The model has the shape of Llama 3.1 8B; --layers (32) changes its depth. Weights are bf16, or fp8 with a scale for
-each row. In fp8, the inputs of torch._scaled_mm are quantized, too; for one token, only the weights are. Several prompts
-are read in passes of about 8192 tokens. Times are medians of several runs. Writes one line of JSON."""
+The model has the shape of Llama 3.1 8B; --layers (32) changes its depth. Weights are bf16, or fp8 with a scale for each
+row. In fp8, the inputs of torch._scaled_mm are quantized, too; for one token, only the weights are. Several prompts are
+read in passes of about 8192 tokens. Times are medians of several runs. Writes one line of JSON."""
 import json
 import pathlib
 import statistics
