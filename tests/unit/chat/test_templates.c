@@ -149,7 +149,7 @@ TEST(hostile_templates_are_refused) {
          "endfor %}",
          MEMORY},
         {"{{ l[9].x }}", "line 1 of the chat template: a list has no item with this index or key; test it"},
-        {"{% for x in l %}{{ loop.nextitem.x.y }}{% endfor %}", "a loop has no attribute 'nextitem'; test"},
+        {"{% for x in [1] %}{{ loop.nextitem.y }}{% endfor %}", "a loop has no attribute 'nextitem'; test"},
         {"\n\n{{ l.x.y }}", "line 3 of the chat template: a list has no attribute 'x'"},
         {"\n{{ l\n| nosuch }}", "line 3 of the chat template: the filter 'nosuch' is not supported"},
         {"\n{% foo %}", "line 2 of the chat template: the tag 'foo' is not known"},
