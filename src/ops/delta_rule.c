@@ -25,16 +25,21 @@ static bool is_rows(const Tensor *x, int64_t s, int64_t b, int64_t n) {
 
 static bool is_vector(const Tensor *x, int64_t n) { return x->ndim == 1 && x->dim[0] == n; }
 
-Tensor *op_gated_delta_rule(Tape *t, const DeltaRuleInputs *in, DeltaRuleAttr a) {
+static void check_rule(const char *op, const DeltaRuleInputs *in, const DeltaRuleAttr *a) {
     const int64_t s = in->qkv->dim[0], b = in->qkv->dim[1], h = tensor_width(in->alpha),
-                  width = 2 * a.key_heads * a.key_dim + h * a.value_dim;
+                  width = 2 * a->key_heads * a->key_dim + h * a->value_dim;
     CHECK(tensor_is_contiguous(in->qkv) && is_rows(in->qkv, s, b, width) && is_rows(in->alpha, s, b, h) &&
-              is_rows(in->beta, s, b, h) && h % a.key_heads == 0 && is_vector(in->a_log, h) &&
+              is_rows(in->beta, s, b, h) && h % a->key_heads == 0 && is_vector(in->a_log, h) &&
               is_vector(in->dt_bias, h),
-          "gated_delta_rule: qkv, of width %lld, does not fit %lld key heads of width %lld and %lld value "
-          "heads of width %lld",
-          (long long)tensor_width(in->qkv), (long long)a.key_heads, (long long)a.key_dim, (long long)h,
-          (long long)a.value_dim);
+          "%s: qkv, of width %lld, does not fit %lld key heads of width %lld and %lld value heads of width "
+          "%lld",
+          op, (long long)tensor_width(in->qkv), (long long)a->key_heads, (long long)a->key_dim, (long long)h,
+          (long long)a->value_dim);
+}
+
+Tensor *op_gated_delta_rule(Tape *t, const DeltaRuleInputs *in, DeltaRuleAttr a) {
+    const int64_t s = in->qkv->dim[0], b = in->qkv->dim[1], h = tensor_width(in->alpha);
+    check_rule("gated_delta_rule", in, &a);
     CHECK(!in->start || (in->start->dim[0] == b && in->start->dim[1] == s),
           "the starts of documents are [%lld,%lld], but qkv has %lld positions and %lld samples",
           (long long)in->start->dim[0], (long long)in->start->dim[1], (long long)s, (long long)b);
@@ -44,5 +49,24 @@ Tensor *op_gated_delta_rule(Tape *t, const DeltaRuleInputs *in, DeltaRuleAttr a)
                     .out = {y},
                     .attr = &a},
              sizeof a, gated_delta_rule_backward);
+    return y;
+}
+
+Tensor *op_stream_delta_rule(Tape *t, const DeltaRuleInputs *in, DeltaRuleAttr a, Tensor *slot,
+                             Tensor *position, Tensor *state) {
+    const int64_t s = in->qkv->dim[0], h = tensor_width(in->alpha), size = h * a.key_dim * a.value_dim;
+    check_rule("stream_delta_rule", in, &a);
+    CHECK(!tape_is_recording(t) && in->qkv->dim[1] == 1 && tensor_count(slot) == s &&
+              tensor_count(position) == s && state->dtype == (in->qkv->dtype == F64 ? F64 : F32) &&
+              tensor_count(state) == state->dim[0] * size,
+          "stream_delta_rule: %lld slots and %lld positions for %lld tokens, or slots that do not have %lld "
+          "elements",
+          (long long)tensor_count(slot), (long long)tensor_count(position), (long long)s, (long long)size);
+    Tensor *y = tape_tensor(t, (DType)in->qkv->dtype, 3, (int64_t[]){s, 1, h * a.value_dim});
+    tape_call(t, &OPS[OP_stream_delta_rule],
+              (Call){.in = {in->qkv, in->alpha, in->beta, in->a_log, in->dt_bias, slot, position},
+                     .out = {y, state},
+                     .attr = &a});
+    y->spmd = state->spmd = in->qkv->spmd;
     return y;
 }

@@ -11,3 +11,8 @@ typedef struct DeltaRuleInputs {
 } DeltaRuleInputs;
 /* Returns y [s,b,hv*dv]. */
 Tensor *op_gated_delta_rule(Tape *, const DeltaRuleInputs *, DeltaRuleAttr);
+
+/* Like op_gated_delta_rule, for a stream of tokens from several requests in generation (kernels/ops.def). `slot` and
+ * `position` are I64. The op reads and changes the slots of `state`. It has no gradient. */
+Tensor *op_stream_delta_rule(Tape *, const DeltaRuleInputs *, DeltaRuleAttr, Tensor *slot, Tensor *position,
+                             Tensor *state);

@@ -336,3 +336,88 @@ TEST(documents_are_separate) {
     }
     run_free(&one), run_free(&other);
 }
+
+/* ---- streams ---- */
+
+/* Copies positions [from, from + count) of each sample into a stream, sample after sample. */
+static Tensor rows_of(const Tensor *x, const int64_t *from, const int64_t *count, int64_t samples) {
+    const int64_t width = x->dim[2];
+    int64_t n = 0;
+    for (int64_t i = 0; i < samples; i++) n += count[i];
+    Tensor out = tensor_make(NULL, F64, 3, (int64_t[]){n, 1, width});
+    double *to = out.data = mem_alloc(tensor_bytes(&out) + 1);
+    for (int64_t i = 0; i < samples; i++)
+        for (int64_t t = from[i]; t < from[i] + count[i]; t++, to += width)
+            memcpy(to, (double *)x->data + (t * x->dim[1] + i) * width, (size_t)width * sizeof(double));
+    return out;
+}
+
+/* Runs a pass over the given positions of each sample, and writes their outputs to Y. */
+static void pass(Run *r, Tensor *state, const int64_t *from, const int64_t *count) {
+    Tensor in[] = {rows_of(&r->t[QKV], from, count, r->x.b), rows_of(&r->t[ALPHA], from, count, r->x.b),
+                   rows_of(&r->t[BETA], from, count, r->x.b), rows_of(&r->t[Y], from, count, r->x.b)};
+    const int64_t n = in[0].dim[0], width = in[3].dim[2];
+    int64_t *slots = mem_alloc((size_t)(2 * n + 1) * sizeof(int64_t)), *positions = slots + n, row = 0;
+    for (int64_t i = 0; i < r->x.b; i++)
+        for (int64_t t = from[i]; t < from[i] + count[i]; t++, row++)
+            slots[row] = r->x.b - i, positions[row] = t;
+    Tensor slot = tensor_make(slots, I64, 1, &n),
+           position = tensor_make(positions, I64, 2, (int64_t[]){1, n});
+    Device *cpu = device_cpu(2);
+    call_run(&OPS[OP_stream_delta_rule],
+             &(Call){.in = {&in[0], &in[1], &in[2], &r->t[A_LOG], &r->t[DT_BIAS], &slot, &position},
+                     .out = {&in[3], state},
+                     .attr = &r->x.a,
+                     .device = cpu});
+    device_free(cpu);
+    row = 0;
+    for (int64_t i = 0; i < r->x.b; i++)
+        for (int64_t t = from[i]; t < from[i] + count[i]; t++, row++)
+            memcpy(data_of(r, Y) + (t * r->x.b + i) * width, (double *)in[3].data + row * width,
+                   (size_t)width * sizeof(double));
+    for (int i = 0; i < 4; i++) free(in[i].data);
+    free(slots);
+}
+
+/* Returns the outputs of streams in passes over at most `most` positions of each sample. The states are NaN at first. */
+static Run streamed(Shape x, int shape, int64_t most) {
+    Run r = run_new(x);
+    Tensor state = tensor_make(NULL, F64, 5, (int64_t[]){x.b + 1, 1, x.heads, x.a.key_dim, x.a.value_dim});
+    double *values = state.data = mem_alloc(tensor_bytes(&state));
+    for (int64_t e = 0; e < tensor_count(&state); e++) values[e] = NAN;
+    int64_t from[3] = {0}, count[3], left = 1;
+    for (int number = 0; left; number++) {
+        left = 0;
+        for (int i = 0; i < x.b; i++) {
+            const int64_t rest = x.s - from[i],
+                          drawn_count = between(shape, (uint64_t)(100 + 3 * number + i), 0, most);
+            count[i] = drawn_count < rest ? drawn_count : rest;
+        }
+        pass(&r, &state, from, count);
+        for (int i = 0; i < x.b; i++) from[i] += count[i], left += x.s - from[i];
+    }
+    free(state.data);
+    return r;
+}
+
+TEST(streams_in_parts_are_whole_requests) {
+    for (int i = 0; i < 100; i++) {
+        const int64_t key_heads = between(i, 0, 1, 3), s = between(i, 1, 1, 40);
+        const Shape x = {.a = {key_heads, between(i, 2, 1, 9), between(i, 3, 1, 9), 16, true, 1e-6},
+                         .s = s,
+                         .b = between(i, 5, 1, 3),
+                         .heads = key_heads * between(i, 6, 1, 3),
+                         .gates = (Gates)(i % GATES)};
+        Run whole = run_new(x), parts = streamed(x, i, between(i, 7, 1, s)), other = streamed(x, i + 1000, 3);
+        compute(&whole);
+        const double terms = (double)(s * x.b + x.a.key_dim + x.a.value_dim),
+                     bound = 8 * sqrt(terms) * dtype_roundoff(F64) * 2;
+        for (int64_t e = 0; e < tensor_count(&whole.t[Y]); e++) {
+            if (!(fabs(data_of(&parts, Y)[e] - data_of(&whole, Y)[e]) <= bound))
+                fail_msg("shape %d: element %d is %g, not %g", i, (int)e, data_of(&parts, Y)[e],
+                         data_of(&whole, Y)[e]);
+            assert_true(data_of(&parts, Y)[e] == data_of(&other, Y)[e]);
+        }
+        run_free(&whole), run_free(&parts), run_free(&other);
+    }
+}
