@@ -87,6 +87,8 @@ typedef struct Ckpt Ckpt;
 /* Sets *iteration to the iteration in the tracker file or, if there is no tracker file, to the iteration of the
  * newest checkpoint. If no checkpoint exists, sets *iteration to -1. */
 Err ckpt_latest(const char *dir, int64_t *iteration);
+/* Returns the error for a folder without a checkpoint. */
+Err ckpt_missing(const char *dir);
 /* Resolves a path to a checkpoint folder or to one checkpoint in it. For DIR/iter_N, *dir is DIR and
  * *iteration is N. For any other path, *dir is the path and *iteration is -1. Release *dir with free().
  * Returns a user error if the path is a checkpoint that is not named iter_N. */

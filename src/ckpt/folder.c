@@ -53,6 +53,15 @@ static Err list(const char *dir, const char *suffix, int64_t **out, int64_t *n) 
 
 Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n) { return list(dir, "", iterations, n); }
 
+Err ckpt_missing(const char *dir) {
+    char *config = mem_printf("%s/config.json", dir);
+    const bool is_hf = file_exists(config);
+    free(config);
+    return err_user("'%s' contains no checkpoint; %s", dir,
+                    is_hf ? "it contains a Hugging Face model, which isotron convert --from-hf converts"
+                          : "check the path");
+}
+
 Err folder_of_megatron(const char *folder) {
     return err_user("'%s' is a checkpoint of Megatron-LM, which cannot be read: convert it to Hugging Face's "
                     "format, and then use isotron convert --from-hf",

@@ -135,7 +135,7 @@ Err ckpt_open(const char *dir, int64_t iteration, Comm *comm, Ckpt **out) {
     *out = NULL;
     const bool latest = iteration < 0;
     Err e = latest ? ckpt_latest(dir, &iteration) : ERR_OK;
-    if (!e.code && iteration < 0) e = err_user("'%s' contains no checkpoint; check the path", dir);
+    if (!e.code && iteration < 0) e = ckpt_missing(dir);
     e = comm_agree(comm, e);
     if (e.code) return e;
     /* another run may have saved a checkpoint that only some ranks have found */

@@ -305,7 +305,7 @@ Err model_run_load(ModelRun *r, const Config *c, Comm *comm, Device *device) {
     Source s;
     ERR_RETURN(check_stages(c));
     Err e = source_find(c, &s);
-    if (!e.code && !s.dir) e = err_user("'%s' contains no checkpoint; check the path", c->load);
+    if (!e.code && !s.dir) e = ckpt_missing(c->load);
     e = comm_agree(comm, e);
     if (!e.code) e = device ? set_on(r, c, comm, device, load, &s) : open_with(r, c, comm, load, &s);
     source_free(&s);

@@ -164,7 +164,7 @@ Err source_args(Config *c, Arena *arena, Str *notes) {
     ERR_RETURN(source_find(c, &s));
     if (!s.dir && c->use_checkpoint_args && c->load) return source_check_missing(c); /* a new run */
     if (!s.dir)
-        return c->load ? err_user("'%s' contains no checkpoint; check the path", c->load)
+        return c->load ? ckpt_missing(c->load)
                        : err_user("--load is missing; set it to the folder of the checkpoint");
     Ckpt *ckpt;
     Err e = ckpt_open(s.dir, s.step, NULL, &ckpt);

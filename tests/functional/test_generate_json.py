@@ -136,6 +136,10 @@ for words, problem in (
         (["--prompts", "1", "--output-path", WORK / "absent" / "out.json"], "absent"),
         (["--prompts", "1", "--prompt-file", lines], "are mutually exclusive")):
     assert problem in generate(*words, status=2)[1], (words, problem)
+(WORK / "hf").mkdir()
+(WORK / "hf/config.json").write_text("{}")
+said = generate(*ASK, load=WORK / "hf", status=2)[1]
+assert "no checkpoint; it contains a Hugging Face model, which isotron convert --from-hf converts" in said, said
 said = generate(*ASK, "--model-provider", "gpt")[1]
 assert "--model-provider has no effect: Isotron has only one kind of decoder (GPT)" in said, said
 print("generate writes JSON")
