@@ -118,5 +118,8 @@ Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out);
 /* Sets *ends to the ids of the tokens that end a text. The caller frees *ends. The ids in an imported
  * checkpoint (ckpt/hf/tokens.h) take precedence over the tokenizer's ids. */
 void setup_ends(const Setup *, const json_t *ids, int64_t **ends, int64_t *n);
+/* Prints a note if transformers would add special tokens to a prompt for this imported model, but the options do not.
+ * `ids` is that of setup_ends. */
+void setup_note_special(const Setup *, const json_t *ids);
 /* Makes the tokenizer's file paths absolute, so that a checkpoint can store them. */
 void setup_absolute_paths(Config *, Arena *);

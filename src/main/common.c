@@ -340,6 +340,29 @@ void setup_ends(const Setup *s, const json_t *ids, int64_t **ends, int64_t *n) {
         add_end(ends, n, json_integer_value(json_array_get(known, i)));
 }
 
+void setup_note_special(const Setup *s, const json_t *ids) {
+    const Config *c = &s->config;
+    int32_t *added = NULL;
+    size_t n = 0, bytes;
+    if (!ids || c->model != MODEL_gpt || c->tokenizer_hf_include_special_tokens ||
+        config_given(c, tokenizer_hf_include_special_tokens) || !c->tokenizer_type ||
+        strcmp(c->tokenizer_type, "HuggingFaceTokenizer"))
+        return;
+    const bool adds =
+        !tokenizer_encode_with(s->tokenizer, TOKENIZER_ADD_SPECIAL, "", 0, &added, &n).code && n;
+    const char *text = adds ? tokenizer_token_text(s->tokenizer, added[0], &bytes) : NULL;
+    char *first = mem_printf("%.*s", text ? (int)bytes : 0, text ? text : "");
+    if (adds)
+        fprintf(
+            stderr,
+            "note: unlike in transformers, prompts are encoded without the tokenizer's special tokens, such "
+            "as %s: set --tokenizer-hf-include-special-tokens, or --tokenizer-hf-no-include-special-tokens "
+            "to omit this note\n",
+            quote(first).s);
+    free(first);
+    free(added);
+}
+
 void setup_free(Setup *s) {
     tokenizer_free(s->tokenizer);
     arena_free(s->arena);

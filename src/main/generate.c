@@ -42,6 +42,7 @@ static Err find_tokens(GenerateJob *j) {
     } else {
         setup_ends(&j->setup, ids, &j->ends, &j->n_ends);
     }
+    if (comm_process() <= 0 && !j->chat) setup_note_special(&j->setup, ids);
     const Err e = generate_is_t5(j) ? find_start(j, ids) : ERR_OK;
     ckpt_close(c);
     return e;

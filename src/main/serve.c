@@ -229,7 +229,9 @@ static Err serve_on_rank(void *arg, Comm *comm) {
 static Err find_ends(ServeJob *j) {
     Ckpt *c;
     ERR_RETURN(setup_checkpoint(j->setup.config.load, j->setup.config.ckpt_step, &c));
-    setup_ends(&j->setup, json_object_get(ckpt_manifest(c)->state, HF_TOKENS), &j->ends, &j->n_ends);
+    const json_t *ids = json_object_get(ckpt_manifest(c)->state, HF_TOKENS);
+    setup_ends(&j->setup, ids, &j->ends, &j->n_ends);
+    if (comm_process() <= 0) setup_note_special(&j->setup, ids);
     ckpt_close(c);
     return ERR_OK;
 }

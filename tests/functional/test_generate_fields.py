@@ -137,3 +137,9 @@ check("--prompt-file", LINES, prompts=["The e", "b"], given=False)
 check("--prompt-file", LINES, "--prompt-file-num-truncate", 2, prompts=["The e", "b"], given=False)
 check("--prompt-file", LINES, "--prompt-file-num-truncate", 1, prompts=["The e"], given=False)
 check("--prompt-file", LINES, "--num-tokens-from-file", prompts=["The e", "b"], lengths=[1, 7], given=False)
+
+# Unlike in transformers, the tokenizer's special tokens are added only if the option is set. A note states this.
+for words, noted in ([], True), (["--tokenizer-hf-include-special-tokens"], False), (
+        ["--tokenizer-hf-no-include-special-tokens"], False):
+    err = run("--prompt", "a", "--tokens-to-generate", 1, *words)[1]
+    assert ("without the tokenizer's special tokens, such as '<s>': set" in err) == noted, (words, err)
