@@ -181,14 +181,19 @@ static const char *const CHAT_FIELDS[] = {
     "documents", "continue_final_message", "reasoning_effort",     "tools"};
 enum { N_CHAT_FIELDS = sizeof CHAT_FIELDS / sizeof *CHAT_FIELDS };
 
-/* Turns reasoning_effort into a variable of the chat template, as vLLM does. A template that does not contain it would
- * ignore it. */
+/* Refuses a field that the chat template would ignore, because the template contains no variable with this name. */
+static Refusal need_variable(const Served *served, const json_t *chat, const char *field) {
+    const ChatRequest request = {.template = json_string_value(json_object_get(chat, "chat_template")),
+                                 .tools = json_object_get(chat, "tools")};
+    if (chat_has_variable(served->chat, &request, field)) return SERVED;
+    return refuse(400, field, "unsupported", "the chat template has no variable '%s': remove it", field);
+}
+
+/* Turns reasoning_effort into a variable of the chat template, as vLLM does. */
 static Refusal read_effort(const Served *served, json_t *chat) {
     static const char FIELD[] = "reasoning_effort", *const VALUES[] = {"none", "minimal", "low", "medium",
                                                                        "high", "xhigh",   "max"};
     json_t *effort = json_object_get(chat, FIELD), *variables = json_object_get(chat, "chat_template_kwargs");
-    const ChatRequest request = {.template = json_string_value(json_object_get(chat, "chat_template")),
-                                 .tools = json_object_get(chat, "tools")};
     const size_t count = sizeof VALUES / sizeof *VALUES;
     size_t i = 0;
     if (!effort) return SERVED;
@@ -196,8 +201,7 @@ static Refusal read_effort(const Served *served, json_t *chat) {
     if (i == count)
         return field_wrong(FIELD,
                            "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"");
-    if (!chat_has_variable(served->chat, &request, FIELD))
-        return refuse(400, FIELD, "unsupported", "the chat template has no variable '%s': remove it", FIELD);
+    REFUSE_UNLESS_SERVED(need_variable(served, chat, FIELD));
     if (json_object_get(variables, FIELD))
         return refuse(400, FIELD, NULL, "'%s' is also in 'chat_template_kwargs': remove one of them", FIELD);
     if (!variables) json_object_set_new(chat, "chat_template_kwargs", variables = json_object());
@@ -217,6 +221,8 @@ static Refusal chat_body(const Served *served, const json_t *body, json_t *out) 
     }
     REFUSE_UNLESS_SERVED(check_tools(json_object_get(body, "tools")));
     REFUSE_UNLESS_SERVED(read_effort(served, out));
+    if (json_array_size(json_object_get(out, "documents")))
+        REFUSE_UNLESS_SERVED(need_variable(served, out, "documents"));
     const json_t *begins = json_object_get(body, "add_generation_prompt");
     const bool continues = field_truth(body, "continue_final_message");
     json_object_set_new(out, "add_generation_prompt",

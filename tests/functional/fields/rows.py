@@ -303,7 +303,8 @@ for ends, base in ("M", {}), ("T", {"prompt": None, "messages": HI}):
         Refused("{{ a.b }}", '"chat_template": line 1', param="messages"), Refused("{% for %}",
         '"chat_template": line 1', param="messages")])
     row(ends, "documents", "any", [{"text": "d"}], [{"text": "d"}, {"text": "e"}], same=[None], base=base, refused=[
-        *(Refused(x, "documents", param="messages") for x in (3, "a", {}, [3]))])
+        *(Refused(x, "documents", param="messages") for x in (3, "a", {}, [3])),
+        Refused(With([{"text": "d"}], chat_template="{##}a"), "has no variable 'documents'", code="unsupported")])
 
 # ---- calls and formats
 
