@@ -175,7 +175,7 @@ Err json_line(const char *line, size_t size, bool is_first, const char *const *k
 
 Err json_line_string(JsonText text, const char *key, json_t **out) {
     json_error_t why;
-    if (!text.at) return err_user("there is no key '%s'", key);
+    if (!text.at) return err_user("there is no key '%s': set --json-keys to the keys of the texts", key);
     if (*text.at != '"')
         return err_user("the value of the key '%s' is not a string; write it in quotes", key);
     *out = json_loadb(text.at, text.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);

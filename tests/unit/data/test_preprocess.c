@@ -90,7 +90,7 @@ TEST(bad_input_is_a_sentence_and_leaves_nothing) {
         {"{\"text\": ", "line 2 of 'bad.jsonl': not valid JSON"},
         {"{\"text\": \"\xff\"}", "'bad.jsonl', line 2: byte 0xff at offset 27"},
         {"[1]", "not a JSON object"},
-        {"{\"tex\": \"x\"}", "there is no key 'text'"},
+        {"{\"tex\": \"x\"}", "there is no key 'text': set --json-keys to the keys of the texts"},
         {"{\"text\": 5}", "neither a string nor a list"},
         {"{\"text\": [\"a\", 5]}", "element 1 of the key 'text' is not a string"},
         {"{\"text\": \"BAD\"}", "line 2 of 'bad.jsonl': the text cannot be encoded"},
