@@ -110,9 +110,12 @@ static Err read_file(GenerateJob *j, const char *path, Err (*add)(GenerateJob *,
 
 Err generate_read_prompts(GenerateJob *j) {
     const Config *c = &j->setup.config;
+    int inputs = 0;
     for (int64_t i = 0; i < c->prompt.count; i++) {
         const char *prompt = c->prompt.at[i];
         char where[40];
+        inputs += !strcmp(prompt, "-");
+        if (inputs > 1) return err_user("--prompt reads standard input (-) more than once: keep one -");
         snprintf(where, sizeof where, "prompt %lld", (long long)i + 1);
         ERR_RETURN(text_check(where, prompt, strlen(prompt)));
         ERR_RETURN(strcmp(prompt, "-") ? add_prompt(j, prompt, strlen(prompt), c->tokens_to_generate)

@@ -134,6 +134,7 @@ for words, problem in (
         (["--prompts", "1", "--model-provider", "t5"], "--model-provider t5 is not supported"),
         (["--num-tokens-to-prompt", 4, 8], "Set --prompt, --prompts-file or --prompt-file"),
         (["--prompts", "1", "--output-path", WORK / "absent" / "out.json"], "absent"),
+        (["--prompts", "-", "1", "-"], "--prompt reads standard input (-) more than once"),
         (["--prompts", "1", "--prompt-file", lines], "are mutually exclusive")):
     assert problem in generate(*words, status=2)[1], (words, problem)
 (WORK / "hf").mkdir()
