@@ -102,7 +102,7 @@ UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train
   |--cross-entropy-loss-fusion|--cross-entropy-fusion-impl linear|--cross-entropy-chunk-size 4
   |--log-validation-ppl-to-tensorboard|--tokenizer-hf-include-special-tokens|--mtp-num-layers 1|--mtp-use-repeated-layer
   |--mtp-loss-scaling-factor 0.2|--mtp-detach-heads|--hybrid-layer-pattern *-|--mamba-state-dim 4|--mamba-head-dim 4
-  |--mamba-num-groups 2|--mamba-num-heads 4""".split("|")
+  |--mamba-num-groups 2|--mamba-num-heads 4|--mamba-dt-min 0.01""".split("|")
 
 
 tuned("epochs global_batch_size", "--epochs 3 --global-batch-size 8")  # each epoch has one step
