@@ -76,7 +76,8 @@ RESULTS = {f"gpu-layout-{name}.json": layout for name in LAYOUTS} | {
         {"name": "add", "type": "bf16", "us": 10.0, "gbytes": 3900.0, "of_roof": 0.975},
         {"name": "linear/fc1", "type": "bf16", "us": 10.0, "gflops": 6.5e5, "of_roof": 0.93}]},
     "gpu-peer-infer.json": {"rows": [
-        {"name": "decode/1x1024", "weights": "fp8", "us": 3300.0}, {"name": "decode/1x1024", "weights": "bf16", "us": 4869.0},
+        {"name": "decode/1x1024", "weights": "fp8", "us": 3300.0},
+        {"name": "decode/1x1024", "weights": "bf16", "us": 4869.0},
         {"name": "prefill/1x4096", "weights": "bf16", "us": 99930.0},
         {"name": "all/4x1024+128", "weights": "bf16", "tokens_per_second": 700.2}]},
     "gpu-infer-1.json": {"options": {"batch_invariant_mode": True}, "rows": [
@@ -117,7 +118,8 @@ text = DOCUMENTS[0].read_text()
 assert "Measured at commit 0123abc.\n<!-- end -->" in text
 assert "skipped: the ages of results, because this is not a git repository" in run("--check").stdout
 for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000 | 50.0 % | 40.0 % | 70.0 % |",
-             "| 1 | 1024 | 128 | bf16 | yes | 22.1 | - | 648, 98.0 % | 4.75 | 4.87 | 3189 | 204 | 700 (4 requests) | 0.2 % |",
+             "| 1 | 1024 | 128 | bf16 | yes | 22.1 | - | 648, 98.0 % | 4.75 | 4.87 | 3189 | 204 | 700 (4 requests) | "
+             "0.2 % |",
              "| 256 | 7680.0 | 15360.0 | 7680.00 | 15360.00 | 7.00 | 219 | 0.1 % | 2.5 % |",
              "\n\nPrompts of 1024 tokens, 128 new tokens.\n\n",
              "After.\n", "| gpt2-125m | 1 ms | 1 ms | 1.25 | 100,000 |",
