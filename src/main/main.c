@@ -44,7 +44,7 @@ static const struct {
     {" server run_text_generation_server run_inference_server run_dynamic_text_generation_server ",
      "use 'serve'"},
     {" chat infer inference sample text_generation ",
-     "'generate' continues prompts, and 'serve' is a server"},
+     "'generate' continues prompts or, with --interactive, answers messages, and 'serve' is a server"},
     {" eval evaluate evaluation perplexity ppl test lm_eval ",
      "evaluate with 'pretrain --skip-train --load DIR --data-path PREFIX', and a BERT on a task with "
      "'finetune --epochs 0'"},
