@@ -33,6 +33,7 @@
 
 #include "base/mem.h"
 #include "kernels/cpu/softplus.h"
+#include "kernels/cpu/vectors.h"
 
 typedef struct Rule {
     const DeltaRuleAttr *a;
@@ -67,23 +68,6 @@ typedef struct Head {
     real *pair;        /* [chunk,chunk]: L */
     real *e, *u;       /* [chunk,dv] */
 } Head;
-
-static real dot(const real *a, const real *b, int64_t n) {
-    real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
-    return sum;
-}
-
-static void add_scaled(real *to, real factor, const real *x, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] += factor * x[i];
-}
-
-/* Adds factor x y^T to the matrix [m,n]. */
-static void add_product(real *to, real factor, const real *x, const real *y, int64_t m, int64_t n) {
-    for (int64_t i = 0; i < m; i++) add_scaled(to + i * n, factor * x[i], y, n);
-}
 
 static const real *q_of(const Head *h, int64_t t) {
     return h->o->qkv + (t * h->o->b + h->sample) * h->o->width + h->key_head * h->o->a->key_dim;
@@ -339,11 +323,6 @@ static void retreat(const Grads *r, const Head *h) {
         add_product(r->after, kept_of(h, i), h->q + i * d, dy_of(r, h, i), d, n);
         add_product(r->after, -kept_of(h, i), h->k + i * d, r->de + (i - h->first) * n, d, n);
     }
-}
-
-static void put(const Tensor *out, int64_t at, real value) {
-    real *to = reals(out) + at;
-    *to = accumulates(out) ? *to + value : value;
 }
 
 static void put_gate(const Head *h, const Tensor *out, int64_t t, real value) {

@@ -30,6 +30,7 @@
 
 #include "base/mem.h"
 #include "kernels/cpu/softplus.h"
+#include "kernels/cpu/vectors.h"
 
 typedef struct Scan {
     const ScanAttr *a;
@@ -61,23 +62,6 @@ typedef struct Head {
     real *delta, *sum;                       /* [chunk]: delta and c */
     const real *scores; /* [s,chunk]: row i holds C[i].B[j] for the j of the chunk of i */
 } Head;
-
-static real dot(const real *a, const real *b, int64_t n) {
-    real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
-    return sum;
-}
-
-static void add_scaled(real *to, real factor, const real *x, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] += factor * x[i];
-}
-
-/* Adds factor x y^T to the matrix [p,n]. */
-static void add_product(real *to, real factor, const real *x, const real *y, int64_t p, int64_t n) {
-    for (int64_t i = 0; i < p; i++) add_scaled(to + i * n, factor * x[i], y, n);
-}
 
 static const real *row_of(const Head *h, int64_t t) {
     return h->o->x + (t * h->o->b + h->sample) * h->o->width;
@@ -283,11 +267,6 @@ static void retreat(const Grads *r, const Head *h) {
     for (int64_t i = 0; i < p * n; i++) r->after[i] *= keep;
     for (int64_t i = h->first; i < h->end && carries(h, i); i++)
         add_product(r->after, decay_from_start(h, i), dy_of(r, h, i), c_of(h, i), p, n);
-}
-
-static void put(const Tensor *out, int64_t at, real value) {
-    real *to = reals(out) + at;
-    *to = accumulates(out) ? *to + value : value;
 }
 
 /* Writes dx and ddt, and adds to the sample's gradients of the parameters. */

@@ -61,17 +61,6 @@ static __device__ RowTile find_tile(const Experts &e, int64_t tile, int height) 
     return found;
 }
 
-/* Orders tiles in bands of BAND rows of tiles, and column by column within a band. Concurrent blocks therefore
- * read the same few rows and columns, which stay in the L2 cache. */
-static __device__ __forceinline__ void in_bands(int64_t i, int64_t down, int64_t across, int64_t *row,
-                                                int64_t *column) {
-    enum { BAND = 16 };
-    const int64_t band = i / (BAND * across), first = band * BAND, left = down - first,
-                  height = left < BAND ? left : BAND, within = i - first * across;
-    *row = first + within % height;
-    *column = within / height;
-}
-
 /* ---- kernels ---- */
 
 /* The biases of all experts, and the factors of rows. */
@@ -101,7 +90,7 @@ static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
     tensor_rows(const T *x, const T *w, T *y, Experts e, Biases biases, int64_t n, int64_t k, int64_t down,
                 int64_t across, bool add) {
     int64_t row, column;
-    in_bands(blockIdx.x, down, across, &row, &column);
+    in_bands<int64_t>(blockIdx.x, down, across, &row, &column);
     const RowTile t = find_tile(e, row, TENSOR_TILE);
     const bool tail = t.expert == e.count;
     if (t.expert < 0 || (tail && add)) return;
@@ -125,7 +114,7 @@ static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
                   rows = e.offset[expert + 1] - first;
     if (add && rows == 0) return;
     int64_t i, j;
-    in_bands(blockIdx.x % (down * across), down, across, &i, &j);
+    in_bands<int64_t>(blockIdx.x % (down * across), down, across, &i, &j);
     i *= TENSOR_TILE, j *= TENSOR_TILE;
     float sum[TENSOR_SUMS][4] = {};
     const TensorSide<T> a = {dy + first * m + i, m, m - i}, b = {x + first * n + j, n, n - j};

@@ -63,16 +63,6 @@ template <bool beside> struct Extent {
     static constexpr int DOWN = beside ? ROWS : 2 * ROWS, ACROSS = beside ? 2 * COLUMNS : COLUMNS;
 };
 
-/* Orders pairs in bands of BAND pairs down, and column by column within a band. Concurrent clusters therefore read the
- * same few rows and columns, which stay in the L2 cache. */
-static __device__ __forceinline__ void in_bands(int i, int down, int across, int *row, int *column) {
-    enum { BAND = 16 };
-    const int first = i / (BAND * across) * BAND, height = min(BAND, down - first),
-              within = i - first * across;
-    *row = first + within % height;
-    *column = within / height;
-}
-
 /* Computes before[e], the number of pairs in the rows before expert e. The rows after the last expert count as one more
  * expert. One warp calls this function. */
 template <int height> static __device__ __forceinline__ void count_pairs(const Grouped &g, int *before) {

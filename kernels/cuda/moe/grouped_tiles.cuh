@@ -3,6 +3,17 @@
 
 #include "kernels/cuda/common.cuh"
 
+/* Orders tiles in bands of BAND rows of tiles, and column by column within a band. Concurrent blocks therefore read the
+ * same few rows and columns, which stay in the L2 cache. */
+template <typename Int>
+static __device__ __forceinline__ void in_bands(Int i, Int down, Int across, Int *row, Int *column) {
+    enum { BAND = 16 };
+    const Int first = i / (BAND * across) * BAND, left = down - first, height = left < BAND ? left : BAND,
+              within = i - first * across;
+    *row = first + within % height;
+    *column = within / height;
+}
+
 /* Returns true if these GEMMs can compute a call whose operands tensor cores can multiply. */
 bool grouped_tiles_can(const Call *);
 /* Computes grouped_linear if `along` is true, and otherwise grouped_linear_dgrad. */

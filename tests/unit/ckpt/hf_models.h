@@ -1,6 +1,7 @@
-/* Options of small models that the tests of config.json combine. */
+/* Options of small models that the tests of config.json combine, and other values of its keys. */
 #pragma once
 
+#include <jansson.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -56,4 +57,14 @@ static inline char *last_lines(const char *conf) {
         free(again);
     }
     return out.s;
+}
+
+/* Returns another value of the same type. */
+static inline json_t *altered(const json_t *v) {
+    if (json_is_boolean(v)) return json_boolean(!json_is_true(v));
+    if (json_is_integer(v)) return json_integer(json_integer_value(v) + 1);
+    if (json_is_real(v)) return json_real(json_real_value(v) * 1.5 + 0.25);
+    if (json_is_string(v)) return json_string("other");
+    if (json_is_array(v)) return json_pack("[s]", "other");
+    return json_integer(7);
 }

@@ -299,15 +299,6 @@ static bool is_idle(const json_t *root, const char *key) {
     return !strcmp(key, "max_window_layers") && json_object_get(root, "layer_types");
 }
 
-static json_t *altered(const json_t *v) {
-    if (json_is_boolean(v)) return json_boolean(!json_is_true(v));
-    if (json_is_integer(v)) return json_integer(json_integer_value(v) + 1);
-    if (json_is_real(v)) return json_real(json_real_value(v) * 1.5 + 0.25);
-    if (json_is_string(v)) return json_string("other");
-    if (json_is_array(v)) return json_pack("[s]", "other");
-    return json_integer(7);
-}
-
 static void alter_each_key(const char *path, const char *conf) {
     TestModel m = {0};
     Str json = {0}, notes = {0};

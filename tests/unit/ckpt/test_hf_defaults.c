@@ -80,15 +80,6 @@ static void assert_equal(const char *type, const char *key, const char *part, co
 
 TEST(an_absent_key_has_the_default_of_transformers) { for_each_type(removed, assert_equal); }
 
-static json_t *altered(const json_t *v) {
-    if (json_is_boolean(v)) return json_boolean(!json_is_true(v));
-    if (json_is_integer(v)) return json_integer(json_integer_value(v) + 1);
-    if (json_is_real(v)) return json_real(json_real_value(v) * 1.5 + 0.25);
-    if (json_is_string(v)) return json_string("other");
-    if (json_is_array(v)) return json_pack("[s]", "other");
-    return json_integer(7);
-}
-
 /* Keys that change no option, because they do not change the model, or because of another key in the file, such as
  * layer_types, and the types of which this is true. */
 static const char *const UNSEEN[][2] = {

@@ -232,6 +232,27 @@ static inline void backward_from(Session *s, Tensor *y) {
     if (s->lane->split) tape_backward(s->tape, y, NULL, NEED_DW);
 }
 
+/* Returns the row with another builder. */
+static inline OpCase built_by(const OpCase *c, BuildFn *build) {
+    OpCase other = *c;
+    other.build = build;
+    return other;
+}
+
+/* Runs the row forward and backward, and passes every call to `trace`. Returns the memory of the tensors that the forward
+ * pass keeps. */
+static inline size_t run_traced(const OpCase *c, DType dtype, bool exact, TapeTrace *trace, void *arg) {
+    Session s;
+    const OpLane lane = {.dtype = dtype, .trace = trace, .trace_arg = arg};
+    const Result nothing = {0};
+    session_open(&s, c, &lane, 0, samples_of(c), &nothing);
+    s.run.exact = exact;
+    backward_from(&s, c->build(s.tape, s.operands, c->attr));
+    const size_t kept = space_peak(s.slot);
+    session_close(&s);
+    return kept;
+}
+
 /* Runs samples [first, first + n); main gradients are added to the gradients in `r`. */
 static inline void run_samples(const OpCase *c, const OpLane *lane, int64_t first, int64_t n, Result *r) {
     Session s;

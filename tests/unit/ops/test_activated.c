@@ -20,12 +20,6 @@ static const OpCase CASES[] = {MLP(ACT_GELU_TANH) MLP(ACT_GELU_ERF) MLP(ACT_QUIC
                                    MLP(ACT_SQUARED_RELU)};
 enum { CASE_COUNT = sizeof CASES / sizeof CASES[0] };
 
-static OpCase taken_apart(const OpCase *c) {
-    OpCase apart = *c;
-    apart.build = build_apart;
-    return apart;
-}
-
 /* ---- which kernels run ---- */
 
 typedef struct Seen {
@@ -41,13 +35,7 @@ static void count(void *arg, const OpDef *op, const Call *c) {
 
 static Seen seen_in(const OpCase *c, DType dtype, bool exact) {
     Seen seen = {0};
-    Session s;
-    const OpLane lane = {.dtype = dtype, .trace = count, .trace_arg = &seen};
-    const Result nothing = {0};
-    session_open(&s, c, &lane, 0, samples_of(c), &nothing);
-    s.run.exact = exact;
-    backward_from(&s, c->build(s.tape, s.operands, c->attr));
-    session_close(&s);
+    run_traced(c, dtype, exact, count, &seen);
     return seen;
 }
 
@@ -56,7 +44,7 @@ static Seen seen_in(const OpCase *c, DType dtype, bool exact) {
 TEST(has_the_bits_of_two_ops) {
     for (DType dtype = F64; dtype <= F16; dtype++)
         for (int i = 0; i < CASE_COUNT; i++) {
-            const OpCase apart = taken_apart(&CASES[i]);
+            const OpCase apart = built_by(&CASES[i], build_apart);
             const OpLane lane = {.dtype = dtype, .coarse = true, .threads = 2};
             Result got = run_case(&CASES[i], lane), want = run_case(&apart, lane);
             same_all(&CASES[i], &got, &want, true);
@@ -65,7 +53,7 @@ TEST(has_the_bits_of_two_ops) {
 }
 
 TEST(one_gemm_does_it) {
-    const OpCase apart = taken_apart(&CASES[0]);
+    const OpCase apart = built_by(&CASES[0], build_apart);
     const Seen one = seen_in(&CASES[0], F32, false), two = seen_in(&apart, F32, false);
     assert_true(one.through == 1 && one.apart == 0);
     assert_true(two.through == 0 && two.apart == 1);

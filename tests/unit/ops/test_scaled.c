@@ -31,12 +31,6 @@ static const OpCase CASES[] = {PLAIN(ACT_GELU_TANH) PLAIN(ACT_GELU_ERF) PLAIN(AC
                                                GATED(ACT_QUICK_GEGLU, .limit = 0.7, .offset = 1)};
 enum { CASE_COUNT = sizeof CASES / sizeof CASES[0] };
 
-static OpCase built_by(const OpCase *c, BuildFn *build) {
-    OpCase other = *c;
-    other.build = build;
-    return other;
-}
-
 TEST(has_the_bits_of_two_ops) {
     for (DType dtype = F64; dtype <= F16; dtype++)
         for (int i = 0; i < CASE_COUNT; i++)
@@ -78,14 +72,7 @@ static void count(void *arg, const OpDef *op, const Call *c) {
 
 static Seen seen_in(const OpCase *c, DType dtype, bool exact) {
     Seen seen = {0};
-    Session s;
-    const OpLane lane = {.dtype = dtype, .trace = count, .trace_arg = &seen};
-    const Result nothing = {0};
-    session_open(&s, c, &lane, 0, samples_of(c), &nothing);
-    s.run.exact = exact;
-    backward_from(&s, c->build(s.tape, s.operands, c->attr));
-    seen.kept = space_peak(s.slot);
-    session_close(&s);
+    seen.kept = run_traced(c, dtype, exact, count, &seen);
     return seen;
 }
 
