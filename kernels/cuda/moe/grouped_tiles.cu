@@ -37,10 +37,10 @@ template <Kind kind> struct Room {
 
 struct Grouped {
     const int64_t *offset;
-    int experts, down,
-        across;   /* number of pairs in the rows of an expert's dw, and in the columns of the result */
-    int64_t rows; /* of x, including the rows after the last expert's rows */
-    int m, n, k;  /* rows of dw; columns of the result; terms of y and dx */
+    int experts;
+    int down, across; /* numbers of pairs: in the rows of an expert's dw, and in the columns of the result */
+    int64_t rows;     /* of x, including the rows after the last expert's rows */
+    int m, n, k;      /* rows of dw; columns of the result; terms of y and dx */
     bool add;
     Cells bias, scale; /* as in grouped.cu */
 };
@@ -53,8 +53,8 @@ struct Pair {
     int expert; /* -1: rows after the last expert's rows */
     int column;
     int64_t row, rows; /* the first row, and the number of rows from there to the end of the expert's rows */
-    int first, terms,
-        slices; /* the first term and the number of terms, both for WGRAD only; number of slices */
+    int first, terms;  /* WGRAD: the first term, and the number of terms */
+    int slices;
 };
 
 /* If `beside` is true, the tiles of a pair are next to each other, and share rows. Otherwise, one is below the other,
