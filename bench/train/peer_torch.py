@@ -4,15 +4,16 @@
 usage: bench/train/peer_torch.py --config bench/train/NAME.conf [--steps N] [--seconds S] [--warmup N]
                                  [--micro-batch-size N] [--batch N] [--no-compile] [--shard]
 
-Every layer is compiled. Attention runs in cuDNN or, if cuDNN rejects it, in PyTorch's flash attention; the result names
-the backend. As in Isotron, BERT and T5 have padding masks, and T5's relative bias is one mask for all layers of a
-stack; if cuDNN rejects a mask, the memory-efficient attention is used. As in Isotron, parameters are bf16 with fp32
-masters. If moments are fp32, the optimizer is PyTorch's fused AdamW, and gradients of microbatches are summed in fp32.
-If the configuration requires 16-bit moments, the optimizer is the compiled AdamW of peer_adamw.py. In that case,
-main-grads-dtype selects how gradients are summed: in fp32 after each parameter's backward, or by autograd in bf16.
-Without this key, sums are in fp32 if 40 GB then remain for activations, and otherwise in bf16. The gradient's norm is
-clipped as in Isotron. There is no recomputation. Prints one line of JSON: the median time of steps that are each
-followed by a synchronization, and the mean time of the same number of steps without synchronization between them.
+Every layer is compiled. Attention runs in the first backend that accepts its shape: cuDNN, flash attention or the
+memory-efficient attention; the result names the backend. As in Isotron, BERT and T5 have padding masks, and T5's
+relative bias is one mask for all layers of a stack; if cuDNN rejects a mask, the memory-efficient attention is used.
+Tokens reach their experts and return by gathers, without atomics, in both passes. As in Isotron, parameters are bf16
+with fp32 masters. If moments are fp32, the optimizer is PyTorch's fused AdamW, and gradients of microbatches are summed
+in fp32. If the configuration requires 16-bit moments, the optimizer is the compiled AdamW of peer_adamw.py. In that
+case, main-grads-dtype selects how gradients are summed: in fp32 after each parameter's backward, or by autograd in
+bf16. Without this key, sums are in fp32 if 40 GB then remain for activations, and otherwise in bf16. The gradient's
+norm is clipped as in Isotron. There is no recomputation. Prints one line of JSON: the median time of steps that are
+each followed by a synchronization, and the mean time of the same number of steps without synchronization between them.
 
 --batch replaces the configuration's batch by one microbatch of this many samples.
 
@@ -20,6 +21,7 @@ Under torchrun, each rank has a separate GPU and processes the batch of the conf
 Gradients are reduced by DistributedDataParallel, in bf16 and overlapped with the backward pass. With --shard, FSDP2
 shards fp32 parameters and moments, all-gathers parameters in bf16 and reduces gradients in fp32."""
 import argparse
+import functools
 import json
 import math
 import os
@@ -57,6 +59,23 @@ RANK, RANKS, LOCAL_RANK = (int(os.environ.get(name, value)) for name, value in (
 
 # ---- configuration ----
 
+def read_experts(take, number, true, ffn):
+    e = argparse.Namespace(n=number("num-experts"), topk=number("moe-router-topk", 2),
+                           ffn=number("moe-ffn-hidden-size", ffn),
+                           shared=number("moe-shared-expert-intermediate-size", 0),
+                           scaling=float(take("moe-router-topk-scaling-factor", 1)))
+    score, balance = take("moe-router-score-function", "softmax"), take("moe-router-load-balancing-type", "aux_loss")
+    e.sigmoid, e.by_sample, e.loss = score == "sigmoid", balance == "seq_aux_loss", float(take("moe-aux-loss-coeff", 0))
+    assert score == "softmax" or e.sigmoid and e.topk > 1, score
+    assert balance in ("aux_loss", "seq_aux_loss"), balance
+    e.biased = true("moe-router-enable-expert-bias")
+    e.rate = float(take("moe-router-bias-update-rate", 1e-3)) if e.biased else 0
+    assert e.sigmoid or not e.biased, "an expert bias needs sigmoid scores here"
+    e.groups, e.group_topk = number("moe-router-num-groups", 1), number("moe-router-group-topk", 1)
+    e.group_scores = number("moe-router-group-score-topk", e.topk // e.group_topk)
+    return e
+
+
 def read_conf(path):
     """Reads `key = value` lines. Fails if a key is unknown, because ignoring it could change the model silently."""
     known = {}
@@ -74,14 +93,23 @@ def read_conf(path):
     c.seq, c.vocab = number(f"{encoder}seq-length"), number("vocab-size")
     c.decoder_layers, c.decoder_seq = number("decoder-num-layers", 0), number("decoder-seq-length", 0)
     assert c.model in ("gpt", "bert") or c.model == "t5" and c.decoder_layers and c.decoder_seq, c.model
-    c.scale = float(take("softmax-scale", (c.hidden // c.heads) ** -0.5))
     c.groups = number("num-query-groups", c.heads) if true("group-query-attention") else c.heads
+    c.width, c.qk_norm, c.mla = number("kv-channels", c.hidden // c.heads), true("qk-layernorm"), None
+    if true("multi-latent-attention"):
+        assert c.qk_norm and take("rope-type") == "rope", "latent attention needs qk-layernorm and rope-type = rope"
+        c.mla = argparse.Namespace(q_rank=number("q-lora-rank"), kv_rank=number("kv-lora-rank"),
+                                   plain=number("qk-head-dim"), rotated=number("qk-pos-emb-head-dim"),
+                                   value=number("v-head-dim"))
+    c.key_width, c.value_width, c.rotated = (c.mla.plain + c.mla.rotated, c.mla.value,
+                                             c.mla.rotated) if c.mla else 3 * (c.width,)
+    c.scale = float(take("softmax-scale", c.key_width ** -0.5))
     activation = take("activation", "swiglu" if true("swiglu") else "gelu")
     assert activation in ("gelu", "swiglu", "geglu-tanh"), activation
-    c.gated, c.silu, c.rms = activation != "gelu", activation == "swiglu", take("normalization",
-                                                                                "LayerNorm") == "RMSNorm"
+    c.gated, c.silu = activation != "gelu", activation == "swiglu"
+    rms = take("normalization", "LayerNorm") == "RMSNorm"
+    c.norm = functools.partial(nn.RMSNorm if rms else nn.LayerNorm, eps=1e-5)
     c.ffn = number("ffn-hidden-size", 4 * c.hidden)
-    c.experts, c.topk = number("num-experts", 0), number("moe-router-topk", 2)
+    c.experts = read_experts(take, number, true, c.ffn) if "num-experts" in known else None
     c.bias, c.tied = not true("disable-bias-linear"), not true("untie-embeddings-and-output-weights")
     positions = take("position-embedding-type", "learned_absolute")
     assert (positions == "relative") == (c.model == "t5"), "a T5 has relative positions here, and only a T5"
@@ -108,90 +136,209 @@ def read_conf(path):
 
 # ---- model ----
 
-def rotate(x, cos, sin):
-    """Applies RoPE to x [b,s,n,d]; elements i and i + d/2 are a pair."""
-    left, right = x.chunk(2, dim=-1)
+def rotate(x, cos, sin, interleaved=False):
+    """Applies RoPE to x [b,s,n,d]; elements i and i + d/2 are a pair or, if interleaved, 2i and 2i + 1."""
+    left, right = x.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else x.chunk(2, dim=-1)
     return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
 
 
-class Experts(nn.Module):
-    """SwiGLU experts without capacities. Probabilities are a softmax over the chosen experts' logits, in fp32."""
+def attend(q, k, v, mask, scale):
+    """Returns the context [b,s,heads*width]. Without a mask, attention is causal."""
+    y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask,
+                                       is_causal=mask is None, scale=scale, enable_gqa=q.shape[2] != k.shape[2])
+    return y.transpose(1, 2).flatten(2)
+
+
+class Attention(nn.Module):
     def __init__(self, c):
         super().__init__()
-        assert c.gated and c.silu and not c.bias, "experts need SwiGLU without biases here"
-        self.router = nn.Linear(c.hidden, c.experts, bias=False)
-        self.up = nn.Parameter(torch.empty(c.experts, 2 * c.ffn, c.hidden))
-        self.down = nn.Parameter(torch.empty(c.experts, c.hidden, c.ffn))
-        self.topk = c.topk
+        self.scale, self.parts = c.scale, (c.heads, c.groups, c.groups)
+        self.qkv = nn.Linear(c.hidden, sum(self.parts) * c.width, bias=c.bias)
+        self.q_norm, self.k_norm = (c.norm(c.width) if c.qk_norm else nn.Identity() for _ in range(2))
+        self.out = nn.Linear(c.heads * c.width, c.hidden, bias=c.bias)
 
-    def forward(self, x):
-        tokens = x.flatten(0, 1)
-        logits, expert = F.linear(tokens.float(), self.router.weight.float()).topk(self.topk)
-        order = expert.flatten().argsort(stable=True)
-        counts = (expert.flatten()[:, None] == torch.arange(len(self.up), device=x.device)).sum(0)
-        ends = counts.cumsum(0).int()
-        gate, value = torch._grouped_mm(tokens[order // self.topk], self.up.mT, ends).chunk(2, dim=-1)
-        chosen = logits.softmax(-1).flatten()[order, None].to(x.dtype)
-        y = torch._grouped_mm(F.silu(gate) * value * chosen, self.down.mT, ends)
-        return y[order.argsort()].view(-1, self.topk, x.shape[-1]).sum(1).view_as(x)
-
-
-class Layer(nn.Module):
-    def __init__(self, c, cross=False):
-        super().__init__()
-        self.width, self.heads, self.groups, self.gated = c.hidden // c.heads, c.heads, c.groups, c.gated
-        self.gate, self.scale = F.silu if c.silu else lambda x: F.gelu(x, approximate="tanh"), c.scale
-        norm = nn.RMSNorm if c.rms else nn.LayerNorm
-        self.input_norm, self.mlp_norm = norm(c.hidden, eps=1e-5), norm(c.hidden, eps=1e-5)
-        self.qkv = nn.Linear(c.hidden, (c.heads + 2 * c.groups) * self.width, bias=c.bias)
-        self.out = nn.Linear(c.hidden, c.hidden, bias=c.bias)
-        if c.experts:
-            self.experts = Experts(c)
-        else:
-            self.up = nn.Linear(c.hidden, c.ffn * (2 if c.gated else 1), bias=c.bias)
-            self.down = nn.Linear(c.ffn, c.hidden, bias=c.bias)
-        if cross:
-            self.cross_norm = norm(c.hidden, eps=1e-5)
-            self.cross_q, self.cross_out = (nn.Linear(c.hidden, c.hidden, bias=c.bias) for _ in range(2))
-            self.cross_kv = nn.Linear(c.hidden, 2 * c.hidden, bias=c.bias)
-
-    def attention(self, x, table, mask):
-        b, s, h = x.shape
-        heads = self.qkv(x).view(b, s, self.heads + 2 * self.groups, self.width)
-        q, k, v = heads.split((self.heads, self.groups, self.groups), dim=2)
+    def forward(self, x, table, mask):
+        q, k, v = self.qkv(x).unflatten(2, (sum(self.parts), -1)).split(self.parts, dim=2)
+        q, k = self.q_norm(q), self.k_norm(k)
         if table is not None:
             q, k = rotate(q, *table), rotate(k, *table)
-        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask,
-                                           is_causal=mask is None, scale=self.scale,
-                                           enable_gqa=self.groups != self.heads)
-        return self.out(y.transpose(1, 2).reshape(b, s, h))
+        return self.out(attend(q, k, v, mask, self.scale))
 
-    def cross_attention(self, x, encoded, mask):
-        q = self.cross_q(x).unflatten(2, (self.heads, self.width))
-        k, v = self.cross_kv(encoded).unflatten(2, (2 * self.heads, self.width)).chunk(2, dim=2)
-        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask,
-                                           scale=self.scale)
-        return self.cross_out(y.transpose(1, 2).flatten(2))
 
-    def mlp(self, x):
+class CrossAttention(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.heads, self.scale = c.heads, c.scale
+        width = c.heads * c.width
+        self.q, self.kv = (nn.Linear(c.hidden, n * width, bias=c.bias) for n in (1, 2))
+        self.out = nn.Linear(width, c.hidden, bias=c.bias)
+
+    def forward(self, x, encoded, mask):
+        k, v = self.kv(encoded).unflatten(2, (2 * self.heads, -1)).chunk(2, dim=2)
+        return self.out(attend(self.q(x).unflatten(2, (self.heads, -1)), k, v, mask, self.scale))
+
+
+class LatentAttention(nn.Module):
+    """DeepSeek's attention. Heads have a plain part and a rotated part; all heads share the key's rotated part."""
+    def __init__(self, c):
+        super().__init__()
+        assert c.rope and not c.bias, "latent attention needs RoPE and no biases here"
+        self.heads, self.scale, self.m = c.heads, c.scale, c.mla
+        linear = functools.partial(nn.Linear, bias=False)
+        self.q_latent, self.kv_latent = linear(c.hidden, c.mla.q_rank), linear(c.hidden, c.mla.kv_rank + c.mla.rotated)
+        self.q_norm, self.kv_norm = c.norm(c.mla.q_rank), c.norm(c.mla.kv_rank)
+        self.q = linear(c.mla.q_rank, c.heads * c.key_width)
+        self.kv = linear(c.mla.kv_rank, c.heads * (c.mla.plain + c.mla.value))
+        self.out = linear(c.heads * c.mla.value, c.hidden)
+
+    def forward(self, x, table, mask):
+        by_head = lambda y, *parts: y.unflatten(2, (self.heads, -1)).split(parts, dim=-1)
+        q, q_rotated = by_head(self.q(self.q_norm(self.q_latent(x))), self.m.plain, self.m.rotated)
+        latent, k_rotated = self.kv_latent(x).split((self.m.kv_rank, self.m.rotated), dim=-1)
+        k, v = by_head(self.kv(self.kv_norm(latent)), self.m.plain, self.m.value)
+        q = torch.cat((q, rotate(q_rotated, *table, interleaved=True)), dim=-1)
+        k_rotated = rotate(k_rotated[:, :, None], *table, interleaved=True).expand(-1, -1, self.heads, -1)
+        return self.out(attend(q, torch.cat((k, k_rotated), dim=-1), v, mask, self.scale))
+
+
+class Mlp(nn.Module):
+    def __init__(self, c, ffn):
+        super().__init__()
+        self.gated, self.gate = c.gated, F.silu if c.silu else lambda x: F.gelu(x, approximate="tanh")
+        self.up = nn.Linear(c.hidden, ffn * (2 if c.gated else 1), bias=c.bias)
+        self.down = nn.Linear(ffn, c.hidden, bias=c.bias)
+
+    def forward(self, x):
         x = self.up(x)
         if self.gated:
             gate, value = x.chunk(2, dim=-1)
             return self.down(self.gate(gate) * value)
         return self.down(F.gelu(x, approximate="tanh"))
 
+
+def rows_of(tokens, order, place, k):
+    """Returns k copies of each token, grouped by expert: copy i is row place[i], and row j is copy order[j]."""
+    return tokens[order // k]
+
+
+def sums_of(rows, order, place, k):
+    """Returns the sum of each token's rows. This function is the transpose of rows_of."""
+    return rows[place].unflatten(0, (-1, k)).sum(1)
+
+
+class Dispatch(torch.autograd.Function):
+    """Returns there(x, ...), where `there` is one of the two functions above and `back` is the other one."""
+    @staticmethod
+    def forward(ctx, x, order, place, k, there, back):
+        ctx.save_for_backward(order, place)
+        ctx.k, ctx.back = k, back
+        return there(x, order, place, k)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.back(grad, *ctx.saved_tensors, ctx.k), None, None, None, None, None
+
+
+class AddLoss(torch.autograd.Function):
+    """Returns a copy of x. The backward pass adds the gradient of `loss`, as if it were part of the model's loss."""
+    @staticmethod
+    def forward(ctx, x, loss):
+        ctx.save_for_backward(loss)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, torch.ones_like(ctx.saved_tensors[0])
+
+
+class Experts(nn.Module):
+    """SwiGLU experts without capacities, and optionally a shared expert. With softmax scores, a token's probabilities
+    are a softmax over its experts' logits; sigmoid scores are divided by their sum. The router computes in fp32."""
+    def __init__(self, c):
+        super().__init__()
+        assert c.gated and c.silu and not c.bias, "experts need SwiGLU without biases here"
+        self.e = e = c.experts
+        self.router = nn.Linear(c.hidden, e.n, bias=False)
+        self.up = nn.Parameter(torch.empty(e.n, 2 * e.ffn, c.hidden))
+        self.down = nn.Parameter(torch.empty(e.n, c.hidden, e.ffn))
+        self.shared = Mlp(c, e.shared) if e.shared else None
+        self.loss = e.loss / (c.batch // c.micro)
+        for name in ("counts", "rises"):  # an expert's tokens in this step, and its bias divided by the rate
+            self.register_buffer(name, torch.zeros(e.n, dtype=torch.int64) if e.biased else None, persistent=False)
+
+    def update_bias(self):
+        self.rises += torch.sign(self.counts.sum() - self.e.n * self.counts)
+        self.counts.zero_()
+
+    def count(self, expert, samples):
+        """Returns the number of tokens [samples,experts] of each sample's experts."""
+        return (expert.view(samples, -1, 1) == torch.arange(self.e.n, device=expert.device)).sum(1)
+
+    def choose(self, scores):
+        """Returns the experts [tokens,topk] with the highest scores, plus bias, in the groups with the highest sums."""
+        e = self.e
+        if e.biased:
+            scores = scores + e.rate * self.rises
+        if e.groups > 1:
+            grouped = scores.unflatten(1, (e.groups, -1))
+            best = grouped.topk(e.group_scores).values.sum(-1).topk(e.group_topk).indices
+            refused = torch.ones_like(grouped[:, :, 0], dtype=torch.bool).scatter(1, best, False)
+            scores = grouped.masked_fill(refused[:, :, None], -math.inf).flatten(1)
+        return scores.topk(e.topk).indices
+
+    def balance(self, scores, expert, samples):
+        """Returns the loss that balances the experts of each sample. It ignores biases and groups."""
+        e = self.e
+        if e.biased or e.groups > 1:
+            expert = scores.topk(e.topk).indices
+        p = scores / (scores.sum(-1, keepdim=True) + 1e-20) if e.sigmoid else scores.softmax(-1)
+        counts = self.count(expert, samples)
+        share = counts / counts.sum(-1, keepdim=True)
+        return e.n * (share * p.view(samples, -1, e.n).mean(1)).sum(-1).mean()
+
+    def forward(self, x):
+        e, tokens = self.e, x.flatten(0, 1)
+        scores = F.linear(tokens.float(), self.router.weight.float())
+        scores = scores.sigmoid() if e.sigmoid else scores
+        expert = self.choose(scores.detach())
+        counts = self.count(expert, 1)[0]
+        if e.biased:
+            self.counts += counts
+        probs = scores.gather(1, expert)
+        probs = probs / (probs.sum(-1, keepdim=True) + 1e-20) if e.sigmoid else probs.softmax(-1)
+        if e.loss:
+            probs = AddLoss.apply(probs, self.loss * self.balance(scores, expert, len(x) if e.by_sample else 1))
+        order = expert.flatten().argsort(stable=True)
+        place = torch.empty_like(order).scatter(0, order, torch.arange(len(order), device=x.device))
+        ends = counts.cumsum(0).int()
+        rows = Dispatch.apply(tokens, order, place, e.topk, rows_of, sums_of)
+        gate, value = torch._grouped_mm(rows, self.up.mT, ends).chunk(2, dim=-1)
+        chosen = (e.scaling * probs).flatten()[order, None].to(x.dtype)
+        rows = torch._grouped_mm(F.silu(gate) * value * chosen, self.down.mT, ends)
+        y = Dispatch.apply(rows, order, place, e.topk, sums_of, rows_of).view_as(x)
+        return y if self.shared is None else y + self.shared(x)
+
+
+class Layer(nn.Module):
+    def __init__(self, c, cross=False):
+        super().__init__()
+        self.input_norm, self.mlp_norm = c.norm(c.hidden), c.norm(c.hidden)
+        self.attention = (LatentAttention if c.mla else Attention)(c)
+        self.mlp = Experts(c) if c.experts else Mlp(c, c.ffn)
+        self.cross_norm, self.cross = (c.norm(c.hidden), CrossAttention(c)) if cross else (None, None)
+
     def forward(self, x, table, mask=None, encoded=None, encoded_mask=None):
         x = x + self.attention(self.input_norm(x), table, mask)
-        if encoded is not None:
-            x = x + self.cross_attention(self.cross_norm(x), encoded, encoded_mask)
-        return x + (self.experts if hasattr(self, "experts") else self.mlp)(self.mlp_norm(x))
+        if self.cross is not None:
+            x = x + self.cross(self.cross_norm(x), encoded, encoded_mask)
+        return x + self.mlp(self.mlp_norm(x))
 
 
 class Head(nn.Module):
     """Computes the final norm, the logits and the loss."""
     def __init__(self, c):
         super().__init__()
-        self.norm = (nn.RMSNorm if c.rms else nn.LayerNorm)(c.hidden, eps=1e-5)
+        self.norm = c.norm(c.hidden)
 
     def forward(self, x, weight, labels):
         logits = F.linear(self.norm(x), weight)
@@ -206,8 +353,8 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(Layer(c) for _ in range(c.layers))
         self.head = Head(c)
         self.output = None if c.tied else nn.Parameter(torch.empty(c.vocab, c.hidden))
-        width = c.hidden // c.heads
-        angle = torch.outer(torch.arange(c.seq).float(), c.base ** (-torch.arange(0, width, 2).float() / width))
+        power = torch.arange(0, c.rotated, 2).float() / c.rotated
+        angle = torch.outer(torch.arange(c.seq).float(), c.base ** -power)
         self.register_buffer("cos", angle.cos()[:, None].bfloat16() if c.rope else None, persistent=False)
         self.register_buffer("sin", angle.sin()[:, None].bfloat16() if c.rope else None, persistent=False)
         start(self, c)
@@ -307,7 +454,7 @@ class T5(nn.Module):
         self.encoder = nn.ModuleList(Layer(c) for _ in range(c.layers))
         self.decoder = nn.ModuleList(Layer(c, cross=True) for _ in range(c.decoder_layers))
         self.encoder_bias, self.decoder_bias = RelativeBias(c, c.seq, True), RelativeBias(c, c.decoder_seq, False)
-        self.encoder_norm = (nn.RMSNorm if c.rms else nn.LayerNorm)(c.hidden, eps=1e-5)
+        self.encoder_norm = c.norm(c.hidden)
         self.head, self.output = Head(c), None if c.tied else nn.Parameter(torch.empty(c.vocab, c.hidden))
         start(self, c)
 
@@ -416,6 +563,7 @@ class Trainer:
                                                                     if CUDA else None,
                                                                     gradient_as_bucket_view=True, bucket_cap_mb=100)
         self.params = list(self.model.parameters())
+        self.biased = [part for part in self.model.modules() if isinstance(part, Experts) and part.e.biased]
         self.optimizer = make_optimizer(c, a, self.params)
 
     def step(self, batches):
@@ -426,6 +574,8 @@ class Trainer:
             self.optimizer.next_microbatch()
             total = total + loss.detach()
         self.optimizer.step(1.0)
+        for experts in self.biased:
+            experts.update_bias()
         return total / len(batches)
 
 
@@ -436,15 +586,20 @@ def choose_attention(c, device):
     if c.model != "gpt":
         return [SDPBackend.CUDNN_ATTENTION,
                 SDPBackend.EFFICIENT_ATTENTION], "cuDNN, or the memory-efficient backend if cuDNN refuses"
-    shape = lambda heads: torch.randn(1, heads, c.seq, c.hidden // c.heads, device=device, dtype=torch.bfloat16,
-                                      requires_grad=True)
-    try:
-        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
-            F.scaled_dot_product_attention(shape(c.heads), shape(c.groups), shape(c.groups), is_causal=True,
-                                           enable_gqa=c.groups != c.heads).sum().backward()
-        return [SDPBackend.CUDNN_ATTENTION], "cuDNN"
-    except RuntimeError as e:
-        return [SDPBackend.FLASH_ATTENTION], f"flash, because cuDNN says: {str(e).splitlines()[0][:120]}"
+    random = lambda heads, width: torch.randn(1, heads, c.seq, width, device=device, dtype=torch.bfloat16,
+                                              requires_grad=True)
+    said = ""
+    for backend, name in ((SDPBackend.CUDNN_ATTENTION, "cuDNN"), (SDPBackend.FLASH_ATTENTION, "flash"),
+                          (SDPBackend.EFFICIENT_ATTENTION, "memory-efficient")):
+        try:
+            with sdpa_kernel([backend]):
+                F.scaled_dot_product_attention(random(c.heads, c.key_width), random(c.groups, c.key_width),
+                                               random(c.groups, c.value_width), is_causal=True,
+                                               enable_gqa=c.groups != c.heads).sum().backward()
+            return [backend], name + said
+        except RuntimeError as e:
+            said += f", because {name} says: {str(e).splitlines()[0][:120]}"
+    raise Failed(f"no attention{said}")
 
 
 # ---- measuring ----
@@ -491,8 +646,8 @@ def measure(trainer, a, c, device):
 def main(a):
     c = read_conf(a.config)
     c.micro, c.batch = a.micro_batch_size or a.batch or c.micro, a.batch or c.batch
-    if RANKS > 1 and (c.batch != c.micro or c.narrow):
-        raise Failed("several ranks require one microbatch per step, and fp32 moments")
+    if RANKS > 1 and (c.batch != c.micro or c.narrow or c.experts and c.experts.biased):
+        raise Failed("several ranks require one microbatch per step, fp32 moments, and experts without biases")
     if a.shard and RANKS == 1:
         raise Failed("--shard needs several ranks: start it with torchrun")
     device = torch.device("cuda", LOCAL_RANK) if CUDA else torch.device("cpu")
