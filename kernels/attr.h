@@ -113,6 +113,10 @@ typedef struct GatedNormAttr {
     double eps;
 } GatedNormAttr;
 
+typedef struct GateAttr {
+    bool silu; /* whether the gate is SiLU(z) instead of sigmoid(z) */
+} GateAttr;
+
 typedef struct RopeAttr {
     int32_t dim;      /* number of leading elements of each head that are rotated; even */
     bool interleaved; /* if true, the pairs are (2i, 2i+1); otherwise (i, i + dim/2) */

@@ -11,6 +11,7 @@
 #include "ops/delta_rule.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
+#include "ops/gate.h"
 #include "ops/join_heads.h"
 #include "ops/linear.h"
 #include "ops/loss.h"
@@ -148,6 +149,19 @@ static inline Tensor *build_mamba(Tape *t, Tensor **in, const void *attr) {
                              .a_log = in[3],
                              .d = in[4]};
     return op_gated_norm(t, op_ssd_scan(t, &scan, *a), z, in[5], (GatedNormAttr){a->groups, 1e-5});
+}
+
+static inline Tensor *build_gate(Tape *t, Tensor **in, const void *attr) {
+    return op_gate(t, in[0], in[1], *(const GateAttr *)attr);
+}
+
+/* The first half of the heads of x [s,b,g,2r,d] is the gate of the second half. */
+static inline Tensor *build_gate_views(Tape *t, Tensor **in, const void *attr) {
+    Tensor *x = in[0];
+    const int64_t r = x->dim[3] / 2, half[] = {x->dim[0], x->dim[1], x->dim[2], r, x->dim[4]};
+    Tensor *z = tape_view(t, x, 0, 5, half, x->stride),
+           *of = tape_view(t, x, r * x->dim[4], 5, half, x->stride);
+    return op_gate(t, op_contiguous(t, of), z, *(const GateAttr *)attr);
 }
 
 static inline Tensor *build_softcap(Tape *t, Tensor **in, const void *attr) {
