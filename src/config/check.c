@@ -122,6 +122,12 @@ static int64_t decoder_tokens(const Config *c) {
     return c->model == MODEL_t5 ? c->decoder_seq_length : I64_UNSET;
 }
 
+/* Returns the width of a Gated DeltaNet layer's activations. */
+static int64_t delta_net_width(const Config *c) {
+    return 4 * c->linear_num_key_heads * c->linear_key_head_dim +
+           4 * c->linear_num_value_heads * (c->linear_value_head_dim + 1);
+}
+
 static int64_t mamba_heads(const Config *c) {
     const int64_t width = c->mamba_head_dim > 0 ? c->mamba_head_dim : 1;
     return i64_or(c->mamba_num_heads, i64_or(c->hidden_size, 0) * 2 / width);
@@ -139,13 +145,15 @@ static bool countable(const Config *c) {
                   shared = i64_or(c->moe_shared_expert_intermediate_size, 0),
                   latent = i64_or(c->q_lora_rank, 0) + c->kv_lora_rank,
                   head = c->qk_head_dim + c->qk_pos_emb_head_dim + c->v_head_dim,
+                  delta = config_has_delta_net(c) ? delta_net_width(c) : 0,
                   q = c->multi_latent_attention    ? heads * head + latent
                       : i64_is_set(c->kv_channels) ? heads * c->kv_channels
                                                    : h,
                   mamba = config_has_letter(c, 'M') ? 6 * mamba_heads(c) * (c->mamba_head_dim + 1) +
                                                           4 * c->mamba_num_groups * c->mamba_state_dim
                                                     : 0,
-                  width = 4 * h + 6 * q + 6 * ffn + mamba + i64_or(c->num_experts, 0) * expert + 6 * shared,
+                  width = 4 * h + 8 * q + 6 * ffn + mamba + delta + i64_or(c->num_experts, 0) * expert +
+                          6 * shared,
                   scores = heads * (c->attention_backend == BACKEND_UNFUSED ? s : 1),
                   rows = 2 * (i64_or(c->vocab_size, 1) + c->make_vocab_size_divisible_by) +
                          i64_or(c->padded_vocab_size, 0),
@@ -171,6 +179,14 @@ static bool valid_rope_pattern(const Config *c) {
     bool *rotated = mem_zero((size_t)c->num_layers, sizeof *rotated);
     bool valid = config_rotated_layers(c, rotated);
     free(rotated);
+    return valid;
+}
+
+static bool valid_linear_pattern(const Config *c) {
+    if (!config_has_delta_net(c) || c->num_layers < 1 || c->num_layers > 65536) return true;
+    bool *linear = mem_zero((size_t)c->num_layers, sizeof *linear);
+    bool valid = config_linear_layers(c, linear);
+    free(linear);
     return valid;
 }
 
@@ -302,7 +318,7 @@ static bool is_hybrid(const Config *c) { return c->hybrid_layer_pattern; }
 static bool has_attention(const Config *c) { return !is_hybrid(c) || strpbrk(c->hybrid_layer_pattern, "*+"); }
 
 static bool valid_hybrid_pattern(const Config *c) {
-    return !is_hybrid(c) || (strspn(c->hybrid_layer_pattern, "M*+-E|") == strlen(c->hybrid_layer_pattern) &&
+    return !is_hybrid(c) || (strspn(c->hybrid_layer_pattern, "MG*+-E|") == strlen(c->hybrid_layer_pattern) &&
                              config_hybrid_letters(c->hybrid_layer_pattern, NULL) > 0);
 }
 
@@ -324,6 +340,14 @@ static bool deals_mamba_heads(const Config *c) {
                   groups = tp > 0 ? c->mamba_num_groups / tp : 0;
     return tp < 1 || cp < 1 || groups < 1 ||
            (mamba_heads(c) % (tp * cp) == 0 && (groups % cp == 0 || cp % groups == 0));
+}
+
+/* Like deals_mamba_heads, for Gated DeltaNet's value heads and key heads. */
+static bool deals_delta_heads(const Config *c) {
+    const int64_t tp = c->tensor_model_parallel_size, cp = c->context_parallel_size,
+                  keys = tp > 0 ? c->linear_num_key_heads / tp : 0;
+    return tp < 1 || cp < 1 || keys < 1 ||
+           (c->linear_num_value_heads % (tp * cp) == 0 && (keys % cp == 0 || cp % keys == 0));
 }
 
 static bool known_modules(const Config *c) {

@@ -84,8 +84,9 @@ typedef struct Derived {
     const double *rope_divisor;            /* [rotary_dim / 2] divisors of rotary frequencies; NULL if none */
     double rope_base, rope_amplitude; /* base of rotary frequencies; factor applied to rotated channels */
     const bool *layer_moe;            /* [config_layers] */
-    const char *letters; /* [num_layers]: --hybrid-layer-pattern without |; NULL without a pattern */
-    int64_t mamba_heads; /* number of Mamba-2 heads */
+    const bool *layer_linear; /* [config_layers]: which layers are Gated DeltaNet, without a pattern */
+    const char *letters;      /* [num_layers]: --hybrid-layer-pattern without |; NULL without a pattern */
+    int64_t mamba_heads;      /* number of Mamba-2 heads */
     const ContextComm *layer_context_comm; /* [config_layers] */
     int64_t num_moe_layers;                /* number of MoE layers, excluding MTP layers */
     /* MLP widths of a routed expert and of the shared expert; moe_shared_size is 0 without a shared expert */
@@ -252,6 +253,11 @@ bool config_rotated_layers(const Config *, bool *out);
 bool config_layer_pattern(const char *text, int64_t n, bool *out);
 /* Computes the inverse of config_layer_pattern. Returns text such as "[1,0,1]", which belongs to the arena. */
 const char *config_pattern_text(Arena *, const bool *layer, int64_t n);
+/* Sets out[config_main_layers] to whether a layer of a model without a hybrid pattern is Gated DeltaNet. Returns false if
+ * the value of --linear-attention-freq is not a pattern. */
+bool config_linear_layers(const Config *, bool *out);
+/* Returns whether the model may have Gated DeltaNet layers. */
+bool config_has_delta_net(const Config *);
 /* Returns how many letters --hybrid-layer-pattern contains. Writes them to `out` unless it is NULL. */
 int64_t config_hybrid_letters(const char *pattern, char *out);
 /* Returns whether the hybrid pattern contains the letter. */

@@ -235,6 +235,24 @@ static void experts(const Config *c, Arena *arena, Derived *d) {
     d->quantile = config_balances_by(c, BALANCE_QUANTILE);
 }
 
+bool config_has_delta_net(const Config *c) {
+    return c->hybrid_layer_pattern ? config_has_letter(c, 'G')
+                                   : c->experimental_attention_variant == VARIANT_GDN;
+}
+
+bool config_linear_layers(const Config *c, bool *out) {
+    memset(out, 0, (size_t)config_main_layers(c) * sizeof *out);
+    const bool linear = config_has_delta_net(c) && !c->hybrid_layer_pattern && c->linear_attention_freq;
+    return !linear || config_layer_pattern(c->linear_attention_freq, config_main_layers(c), out);
+}
+
+static void linear_attention(const Config *c, Arena *arena, Derived *d) {
+    bool *linear = arena_alloc(arena, (size_t)config_layers(c) * sizeof *linear);
+    CHECK(config_linear_layers(c, linear), "'%s'", c->linear_attention_freq);
+    set_mtp_layers(c, linear);
+    d->layer_linear = linear;
+}
+
 static void hybrid(const Config *c, Arena *arena, Derived *d) {
     d->mamba_heads = i64_or(c->mamba_num_heads, 2 * c->hidden_size / c->mamba_head_dim);
     if (!c->hybrid_layer_pattern) return;
@@ -274,6 +292,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->embedding_init_std = f64_or(c->embedding_init_method_std, c->init_method_std);
     windows(c, arena, d);
     rotations(c, arena, d);
+    linear_attention(c, arena, d);
     context(c, arena, d);
     experts(c, arena, d);
     if (c->recompute_granularity == RECOMPUTE_SELECTIVE) {

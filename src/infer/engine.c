@@ -538,9 +538,9 @@ Err engine_new(const Model *m, const RunContext *c, const EngineLimits *l, Engin
             "different times: set --ranks to the number of ranks in one replica, or generate without drafts");
     const bool states = cache_has_states(m);
     if (l->speculation.tokens && (states || (l->speculation.model && cache_has_states(l->speculation.model))))
-        return err_user(
-            "speculation does not support Mamba-2 layers, because a state cannot return to an earlier "
-            "token after a rejected draft: generate without drafts");
+        return err_user("speculation does not support Mamba-2 and Gated DeltaNet layers, because a state "
+                        "cannot return to an "
+                        "earlier token after a rejected draft: generate without drafts");
     speculation_check(m, c, &l->speculation);
     CHECK(l->page % PAGE_ROWS == 0 && l->tokens >= l->requests && l->requests > 0,
           "invalid limits of an engine: pages of %lld rows, %lld requests and passes of %lld tokens",

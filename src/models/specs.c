@@ -108,8 +108,10 @@ static const char *default_letters(const Config *c, int64_t layer) {
 #undef BRANCH
     };
     if (c->derived.letters) return LETTERS[kind_of(c->derived.letters[layer])];
-    if (c->multi_latent_attention) return c->derived.layer_moe[layer] ? "+E" : "+-";
-    return c->derived.layer_moe[layer] ? "*E" : "*-";
+    const bool routed = c->derived.layer_moe[layer];
+    if (c->derived.layer_linear[layer]) return routed ? "GE" : "G-";
+    if (c->multi_latent_attention) return routed ? "+E" : "+-";
+    return routed ? "*E" : "*-";
 }
 
 StackSpec spec_stack(const Config *c, const StackShape *shape, Arena *arena) {

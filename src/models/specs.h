@@ -22,7 +22,8 @@ typedef struct StackShape {
     int64_t positions, layers, below; /* below: number of layers in the stacks before this one */
     /* Returns a layer's branches as their letters in nn/branches.def. `layer` counts the layers in all stacks. If the
      * function is NULL, the letter is that of --hybrid-layer-pattern or, without a pattern, the letters are "*-", or
-     * "*E" in MoE layers, with "+" instead of "*" if --multi-latent-attention is given. */
+     * "*E" in MoE layers, with "+" instead of "*" if --multi-latent-attention is given, and with "G" in layers that
+     * --linear-attention-freq selects. */
     const char *(*letters)(const Config *, int64_t layer);
     /* the name of the stack's bias parameter, with --position-embedding-type relative */
     const char *relative;

@@ -1,9 +1,12 @@
 /* Shapes: s positions, b samples, h hidden, g key/value groups, r query heads per group, d head width, w = g*r*d. */
 #include "nn/attention.h"
 
+#include <string.h>
+
 #include "base/fault.h"
 #include "base/hash.h"
 #include "kernels/ops.h"
+#include "ops/gate.h"
 #include "ops/redistribute.h"
 #include "ops/residual.h"
 #include "ops/rope.h"
@@ -47,36 +50,45 @@ static Param *relative_of(Registry *r, const AttentionSpec *s) {
                                     .init = {INIT_NORMAL, s->relative.init_std}});
 }
 
+/* Returns the number of query heads in a group, and the number of heads before its key: queries and their gates. */
+static int64_t queries(const AttentionSpec *s) { return s->heads / s->groups; }
+static int64_t before_key(const AttentionSpec *s) { return queries(s) * (s->gated ? 2 : 1); }
+
 /* In each group, the query rows precede the key rows. */
 static void clip_init(Attention *a, Registry *r) {
     const AttentionSpec *s = a->spec;
-    const int64_t d = s->head_dim, per_group = s->heads / s->groups, q = per_group * d, rows = q + 2 * d;
+    const int64_t d = s->head_dim, q = queries(s) * d, k = before_key(s) * d, rows = k + 2 * d;
     if (!s->clip.clips) return;
     a->clip = (QkClip){.threshold = s->clip.threshold,
                        .max = a->max,
-                       .heads = per_group,
+                       .heads = queries(s),
                        .n = 2,
                        .part = {{a->qkv.weight, rows, 0, q, s->clip.alpha},
-                                {a->qkv.weight, rows, q, q + d, 1 - s->clip.alpha}}};
+                                {a->qkv.weight, rows, k, k + d, 1 - s->clip.alpha}}};
     qk_clip_add(r, &a->clip);
 }
 
 static void attention_init(void *self, Registry *r, const char *name, const void *spec, Tensor *counters) {
     Attention *a = self;
     const AttentionSpec *s = spec;
-    const int64_t per_group = s->heads / s->groups;
+    const int64_t q = queries(s) * s->head_dim;
     LinearSpec qkv = {
         .name = arena_printf(r->arena, "%s.linear_qkv", name),
         .in = s->hidden,
-        .out = (s->heads + 2 * s->groups) * s->head_dim,
+        .out = s->groups * (before_key(s) + 2) * s->head_dim,
         .bias = s->qkv_bias,
         .tp_split = 0,
         .init_std = s->qkv_init_std,
         .quant = s->quant,
         .groups = s->groups,
         .n_parts = 3,
-        .parts = {{"q", per_group * s->head_dim}, {"k", s->head_dim}, {"v", s->head_dim}},
+        .parts = {{"q", q}, {"k", s->head_dim}, {"v", s->head_dim}},
     };
+    if (s->gated) {
+        qkv.n_parts = 4;
+        memcpy(qkv.parts, (ParamPart[]){{"q", q}, {"gate", q}, {"k", s->head_dim}, {"v", s->head_dim}},
+               4 * sizeof *qkv.parts);
+    }
     LinearSpec proj = {
         .name = arena_printf(r->arena, "%s.linear_proj", name),
         .in = s->heads * s->head_dim,
@@ -111,13 +123,15 @@ Tensor *attention_heads(Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t
                      (int64_t[]){x->stride[0], x->stride[1], all * d, d, 1});
 }
 
-/* Splits qkv, which is [s, b, g*(r+2)*d] or [s, b, g, r+2, d]. */
-static AttentionInputs split_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
-    const int64_t d = p->head_dim, r = p->heads / p->groups;
-    const int64_t g = tensor_count(qkv) / (qkv->dim[0] * qkv->dim[1] * (r + 2) * d);
-    return (AttentionInputs){.q = attention_heads(t, qkv, g, r + 2, d, 0, r),
-                             .k = attention_heads(t, qkv, g, r + 2, d, r, 1),
-                             .v = attention_heads(t, qkv, g, r + 2, d, r + 1, 1)};
+/* Splits qkv, which is [s, b, g*(k+2)*d] or [s, b, g, k+2, d], where k is before_key. Sets *gate to the heads' gates, if
+ * there are any. */
+static AttentionInputs split_groups(Tape *t, const AttentionSpec *p, Tensor *qkv, Tensor **gate) {
+    const int64_t d = p->head_dim, r = queries(p), k = before_key(p);
+    const int64_t g = tensor_count(qkv) / (qkv->dim[0] * qkv->dim[1] * (k + 2) * d);
+    if (p->gated) *gate = attention_heads(t, qkv, g, k + 2, d, r, r);
+    return (AttentionInputs){.q = attention_heads(t, qkv, g, k + 2, d, 0, r),
+                             .k = attention_heads(t, qkv, g, k + 2, d, k, 1),
+                             .v = attention_heads(t, qkv, g, k + 2, d, k + 1, 1)};
 }
 
 Tensor *attention_flat_heads(Tape *t, Tensor *x) {
@@ -147,22 +161,24 @@ static int64_t first_head(const Tape *t, const AttentionSpec *p) {
 /* With more tensor-parallel ranks than groups, each rank computes only a part of a group. The ranks therefore
  * gather qkv, and each rank selects its query heads and their group's key and value (Megatron-LM
  * core/transformer/attention.py, num_query_groups < world_size). */
-static AttentionInputs share_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
-    const int64_t d = p->head_dim, r = p->heads / p->groups, mine = p->heads / tape_axis(t, AXIS_TP);
-    const int64_t first = first_head(t, p), group = first / r * (r + 2) * d;
-    const int64_t at_q = group + first % r * d, at_k = group + r * d;
+static AttentionInputs share_groups(Tape *t, const AttentionSpec *p, Tensor *qkv, Tensor **gate) {
+    const int64_t d = p->head_dim, r = queries(p), mine = p->heads / tape_axis(t, AXIS_TP);
+    const int64_t first = first_head(t, p), group = first / r * (before_key(p) + 2) * d;
+    const int64_t at_q = group + first % r * d, at_k = group + before_key(p) * d;
     qkv = op_redistribute(t, qkv, AXIS_TP, SPMD_R, 2);
+    if (p->gated) *gate = op_take_heads(t, qkv, AXIS_TP, at_q + r * d, mine, d, SPMD_V);
     return (AttentionInputs){.q = op_take_heads(t, qkv, AXIS_TP, at_q, mine, d, SPMD_V),
                              .k = op_take_heads(t, qkv, AXIS_TP, at_k, 1, d, SPMD_R),
                              .v = op_take_heads(t, qkv, AXIS_TP, at_k + d, 1, d, SPMD_R)};
 }
 
 /* Like share_groups, but queries and keys are normalized over all heads before each rank selects its heads. */
-static AttentionInputs share_normed_groups(Tape *t, const Attention *a, Tensor *qkv) {
+static AttentionInputs share_normed_groups(Tape *t, const Attention *a, Tensor *qkv, Tensor **gate) {
     const AttentionSpec *p = a->spec;
     const int64_t d = p->head_dim, mine = p->heads / tape_axis(t, AXIS_TP);
     const int64_t at = first_head(t, p) / (p->heads / p->groups) * d;
-    const AttentionInputs all = split_groups(t, p, op_redistribute(t, qkv, AXIS_TP, SPMD_I, 2));
+    const AttentionInputs all = split_groups(t, p, op_redistribute(t, qkv, AXIS_TP, SPMD_I, 2), gate);
+    if (p->gated) *gate = own_heads(t, attention_flat_heads(t, op_contiguous(t, *gate)), 1, mine, d);
     Tensor *q = norm_forward(t, &a->q_norm, attention_flat_heads(t, op_contiguous(t, all.q)));
     Tensor *k = norm_forward(t, &a->k_norm, attention_flat_heads(t, op_contiguous(t, all.k)));
     Tensor *v = attention_flat_heads(t, op_contiguous(t, all.v));
@@ -180,18 +196,18 @@ static void norm_heads(Tape *t, const Attention *a, AttentionInputs *x) {
 }
 
 /* Returns this rank's queries, keys and values, after the norms that precede the rotation. */
-static AttentionInputs split(Tape *t, const Attention *a, Tensor *qkv) {
+static AttentionInputs split(Tape *t, const Attention *a, Tensor *qkv, Tensor **gate) {
     const AttentionSpec *p = a->spec;
     const bool shares = p->groups < tape_axis(t, AXIS_TP);
-    if (shares && p->qk_norm_whole) return share_normed_groups(t, a, qkv);
-    AttentionInputs x = shares ? share_groups(t, p, qkv) : split_groups(t, p, qkv);
+    if (shares && p->qk_norm_whole) return share_normed_groups(t, a, qkv, gate);
+    AttentionInputs x = shares ? share_groups(t, p, qkv, gate) : split_groups(t, p, qkv, gate);
     if (p->qk_norm && !p->qk_norm_last) norm_heads(t, a, &x);
     return x;
 }
 
 /* Returns whether queries and keys are adjacent heads in the memory of qkv. */
 static bool are_together(const Tape *t, const AttentionSpec *p) {
-    return !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP);
+    return !p->qk_norm && !p->gated && p->groups >= tape_axis(t, AXIS_TP);
 }
 
 /* Returns whether one call rotates both queries and keys. The exact lane needs two calls, because it rounds the
@@ -246,17 +262,18 @@ static AttentionInputs prepare_in_place(Tape *t, const Core *c, Tensor *qkv) {
         qkv = op_rope_in_place(t, qkv, g, r + 2, r, (Tensor *)&temperature->cos, (Tensor *)&temperature->sin,
                                c->feed->position_ids, (RopeAttr){.dim = (int32_t)p->head_dim});
     const bool exchanged = context_exchange(t, &qkv, g, p->head_dim, p->context);
-    AttentionInputs x = split_groups(t, p, qkv);
+    AttentionInputs x = split_groups(t, p, qkv, NULL);
     x.exchanged = exchanged;
     return x;
 }
 
-/* Returns the inputs of attention: splits qkv, then normalizes and rotates queries and keys. */
-static AttentionInputs prepare(Tape *t, const Core *c, Tensor *qkv) {
+/* Returns the inputs of attention: splits qkv, then normalizes and rotates queries and keys. Sets *gate to the heads'
+ * gates, if there are any. */
+static AttentionInputs prepare(Tape *t, const Core *c, Tensor *qkv, Tensor **gate) {
     const AttentionSpec *p = c->attention->spec;
     if (stay_in_place(t, p)) return prepare_in_place(t, c, qkv);
     if (rotates_in_one_call(t, p)) return rotated_together(t, c, qkv);
-    AttentionInputs x = split(t, c->attention, qkv);
+    AttentionInputs x = split(t, c->attention, qkv, gate);
     if (p->rope.dim) {
         x.q = rotated(t, c, x.q);
         x.k = rotated(t, c, x.k);
@@ -323,6 +340,11 @@ static Tensor *attend_to_pages(Tape *t, const Core *c, const AttentionInputs *x,
     return op_paged_attention(t, &inputs, pages, attr);
 }
 
+/* Multiplies the heads' outputs by their gates. */
+static Tensor *gated(Tape *t, Tensor *context, Tensor *gate) {
+    return attention_flat_heads(t, gate ? op_gate(t, context, gate, (GateAttr){.silu = false}) : context);
+}
+
 /* Computes the context [s, b, g*r*d] for this rank's heads from qkv. */
 static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const Core *c = self;
@@ -330,20 +352,21 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const int64_t r = p->heads / p->groups;
     const bool rotates = rotates_into_pages(t, c);
     AttentionInputs x = {.q = NULL};
+    Tensor *gate = NULL;
     if (rotates)
         x.q = attention_heads(t, qkv, own_groups(t, p), r + 2, p->head_dim, 0, r + 2);
     else
-        x = prepare(t, c, qkv);
+        x = prepare(t, c, qkv, &gate);
     const AttentionAttr attr = attention_attr(t, p, c->attention->dropout_site, qkv->dim[0]);
     x.bias = c->attention->relative ? &c->attention->relative->value : NULL;
     x.sink = attention_sinks(t, p, c->attention->softmax_offset, (DType)qkv->dtype);
-    if (c->cache) return attention_flat_heads(t, attend_to_pages(t, c, &x, attr, rotates));
+    if (c->cache) return gated(t, attend_to_pages(t, c, &x, attr, rotates), gate);
     x.first_key = c->feed->document_start;
     x.lengths = c->feed->lengths;
     x.max = c->attention->max;
     /* with context parallelism, attention itself waits for other ranks */
     if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t);
-    return attention_flat_heads(t, op_context_attention(t, &x, attr, p->context, p->unfused));
+    return gated(t, op_context_attention(t, &x, attr, p->context, p->unfused), gate);
 }
 
 static Tensor *attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x_sbh) {
@@ -369,10 +392,10 @@ static int64_t branch_counters(const void *spec) { return attention_counters(spe
 
 static double attention_flops(const void *spec, double s) {
     const AttentionSpec *a = spec;
-    const double h = (double)a->hidden, q = (double)(a->heads * a->head_dim),
+    const double h = (double)a->hidden, q = (double)(a->heads * a->head_dim), gate = a->gated ? q : 0,
                  kv = (double)(a->groups * a->head_dim);
     const double seen = a->window_right == WINDOW_OFF ? 2 : 1;
-    return 6 * s * (h * (q + 2 * kv) + q * h + seen * q * s);
+    return 6 * s * (h * (q + gate + 2 * kv) + q * h + seen * q * s);
 }
 
 const BranchOps attention_branch = {.size = sizeof(Attention),

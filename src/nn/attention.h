@@ -1,7 +1,7 @@
 /* Self-attention: a fused QKV projection, optional query and key norms, RoPE or relative positions, grouped-query
- * attention with optional sinks, and an output projection. As in Megatron-LM core/transformer/attention.py, the rows of
- * linear_qkv are sorted by key/value group: [query heads of the group, k, v]. The sinks correspond to softmax_offset in
- * dot_product_attention.py. */
+ * attention with optional sinks, an optional gate of each output, and an output projection. As in Megatron-LM
+ * core/transformer/attention.py, the rows of linear_qkv are sorted by key/value group: [query heads of the group, their
+ * gates, k, v]. The sinks correspond to softmax_offset in dot_product_attention.py. */
 #pragma once
 
 #include "nn/branch.h"
@@ -30,6 +30,7 @@ typedef struct RelativeSpec {
 typedef struct AttentionSpec {
     int64_t hidden, heads, groups, head_dim;
     bool qkv_bias, proj_bias, qk_norm, rotary_interleaved;
+    bool gated;         /* whether each head's output is multiplied by the sigmoid of a gate */
     bool qk_norm_plain; /* whether the norm is an RMSNorm without a gain */
     bool qk_norm_last;  /* whether the norm follows the rotation */
     bool qk_norm_whole; /* whether one norm covers all heads; tensor-parallel ranks gather the heads first */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "nn/head_exchange.h"
 #include "ops/join_heads.h"
 #include "ops/state_space.h"
 #include "ops/take_parts.h"
@@ -77,10 +78,6 @@ typedef struct Inputs {
     ScanInputs scan;                  /* without x */
 } Inputs;
 
-static Tensor *columns_of(Tape *t, Tensor *x, int64_t first, int64_t n) {
-    return tape_view(t, x, first, 3, (int64_t[]){x->dim[0], x->dim[1], n}, x->stride);
-}
-
 /* `width` and `mixed` are the numbers of columns of x, and of x, B and C. */
 static Inputs own_inputs(Tape *t, const Mamba *m, const Feed *feed, Tensor *projected, int64_t width,
                          int64_t mixed) {
@@ -92,30 +89,6 @@ static Inputs own_inputs(Tape *t, const Mamba *m, const Feed *feed, Tensor *proj
                              .a_log = &m->a_log->value,
                              .d = &m->d->value,
                              .start = feed->document_start}};
-}
-
-/* ---- context parallelism: an all-to-all exchanges positions of all heads for all positions of some heads ---- */
-
-/* Returns a view of contiguous x [s,b,...] as g heads. */
-static Tensor *as_heads(Tape *t, Tensor *x, int64_t g) {
-    const int64_t b = x->dim[1], d = tensor_count(x) / (x->dim[0] * b * g);
-    return tape_view(t, x, 0, 5, (int64_t[]){x->dim[0], b, g, 1, d}, (int64_t[]){b * g * d, g * d, d, d, 1});
-}
-
-static Tensor *as_rows(Tape *t, Tensor *x) {
-    const int64_t b = x->dim[1], n = x->dim[2] * x->dim[3] * x->dim[4];
-    return tape_view(t, x, 0, 3, (int64_t[]){x->dim[0], b, n}, (int64_t[]){b * n, n, 1});
-}
-
-/* Returns all positions of this rank's share of g heads of width d, which begin at column `first`. */
-static Tensor *exchanged(Tape *t, Tensor *x, Group ranks, int64_t first, int64_t g, int64_t d) {
-    Tensor *heads = tape_view(t, x, first, 5, (int64_t[]){x->dim[0], x->dim[1], g, 1, d},
-                              (int64_t[]){x->stride[0], x->stride[1], d, d, 1});
-    return op_seq_to_heads(t, heads, ranks);
-}
-
-static Tensor *share(Tape *t, const Param *p, int64_t first, int64_t n) {
-    return op_take_parts(t, (Tensor *)&p->value, &(RowRange){first, n}, 1);
 }
 
 /* Like own_inputs, for this rank's share of the heads. If there are fewer groups than ranks, ranks share a group. */
@@ -136,9 +109,9 @@ static Inputs exchanged_inputs(Tape *t, const Mamba *m, const Feed *feed, Tensor
         .conv = op_take_parts(t, &m->conv->value, rows, 3),
         .conv_bias = op_take_parts(t, &m->conv_bias->value, rows, 3),
         .scan = {.dt = as_rows(t, dt),
-                 .dt_bias = share(t, m->dt_bias, head, own),
-                 .a_log = share(t, m->a_log, head, own),
-                 .d = share(t, m->d, head, own),
+                 .dt_bias = param_share_of(t, m->dt_bias, head, own),
+                 .a_log = param_share_of(t, m->a_log, head, own),
+                 .d = param_share_of(t, m->d, head, own),
                  .start = feed->document_start ? exchange_ids(t, feed->document_start, ranks) : NULL}};
 }
 

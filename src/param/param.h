@@ -55,7 +55,7 @@ typedef struct ParamPart {
     int64_t rows;     /* number of rows per group */
 } ParamPart;
 
-enum { PARAM_PARTS = 5, SPLIT_NONE = -1 };
+enum { PARAM_PARTS = 6, SPLIT_NONE = -1 };
 
 /* Specifies the data that data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and the bucket sizes.
  * Megatron-LM's --use-distributed-optimizer is stage 1; its FSDP supports all stages. */

@@ -102,7 +102,9 @@ UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train
   |--cross-entropy-loss-fusion|--cross-entropy-fusion-impl linear|--cross-entropy-chunk-size 4
   |--log-validation-ppl-to-tensorboard|--tokenizer-hf-include-special-tokens|--mtp-num-layers 1|--mtp-use-repeated-layer
   |--mtp-loss-scaling-factor 0.2|--mtp-detach-heads|--hybrid-layer-pattern *-|--mamba-state-dim 4|--mamba-head-dim 4
-  |--mamba-num-groups 2|--mamba-num-heads 4|--mamba-dt-min 0.01""".split("|")
+  |--mamba-num-groups 2|--mamba-num-heads 4|--mamba-dt-min 0.01|--experimental-attention-variant gdn
+  |--linear-attention-freq 2|--linear-conv-kernel-dim 3|--linear-key-head-dim 4|--linear-value-head-dim 4
+  |--linear-num-key-heads 2|--linear-num-value-heads 4|--attention-output-gate""".split("|")
 
 
 tuned("epochs global_batch_size", "--epochs 3 --global-batch-size 8")  # each epoch has one step

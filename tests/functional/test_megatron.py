@@ -29,8 +29,7 @@ says("--position-embedding-type rope --no-position-embedding --use-mcore-models 
      "moe_act",
      "--profile, --profile-step-start and --profile-ranks have no effect: ",
      "--attention-backend fused is treated as flash")
-says("--export-qk-l2-norm --attention-output-gate", "--export-qk-l2-norm and --attention-output-gate are not supported",
-     "Choose a model without it.", expect=2)
+says("--mtp-hsm --mtp-standalone", "--mtp-hsm and --mtp-standalone are not supported", "Remove it.", expect=2)
 # The options in a script for DeepSeek-V3.
 says("--multi-latent-attention --q-lora-rank 8 --kv-lora-rank 6 --qk-head-dim 8 --qk-pos-emb-head-dim 4 --v-head-dim 4"
      " --qk-layernorm"

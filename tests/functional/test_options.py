@@ -13,7 +13,8 @@ sys.dont_write_bytecode = True
 import judge
 import numpy
 import declared
-import hybrid_rows  # adds rows
+import delta_rows  # adds rows
+import hybrid_rows
 from program import TERMS, U, expect, write_datasets
 from rows import EXPERTS
 from table import BASES, ROWS, Row

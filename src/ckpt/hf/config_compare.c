@@ -53,6 +53,23 @@ static void plain_hybrid(Config *c, const Config *fresh) {
     c->mamba_dt_min = fresh->mamba_dt_min;
 }
 
+/* Resets Gated DeltaNet's options for models without such layers. Without a hybrid pattern, each model has one pattern of
+ * layers. */
+static void plain_delta_net(Config *c, const Config *fresh, Arena *arena) {
+    bool listed = false;
+    for (int64_t i = 0; i < c->num_layers; i++) listed |= c->derived.layer_linear[i];
+    c->experimental_attention_variant = listed ? VARIANT_GDN : VARIANT_NONE;
+    c->linear_attention_freq =
+        listed ? config_pattern_text(arena, c->derived.layer_linear, c->num_layers) : NULL;
+    if (c->hybrid_layer_pattern && !config_has_letter(c, '*')) c->attention_output_gate = false;
+    if (listed || config_has_letter(c, 'G')) return;
+    c->linear_conv_kernel_dim = fresh->linear_conv_kernel_dim;
+    c->linear_key_head_dim = fresh->linear_key_head_dim;
+    c->linear_value_head_dim = fresh->linear_value_head_dim;
+    c->linear_num_key_heads = fresh->linear_num_key_heads;
+    c->linear_num_value_heads = fresh->linear_num_value_heads;
+}
+
 static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     const bool rope = config_rotates(c);
     if (!rope || !f64_is_set(c->rotary_seq_len_interpolation_factor))
@@ -201,6 +218,7 @@ static Config plain(const Config *config, Arena *arena) {
     c.hf_model_type = fresh.hf_model_type;
     plain_latents(&c, &fresh);
     plain_hybrid(&c, &fresh);
+    plain_delta_net(&c, &fresh, arena);
     plain_positions(&c, &fresh, arena);
     plain_layers(&c, &fresh);
     plain_windows(&c, arena);

@@ -69,6 +69,7 @@ AttentionSpec spec_attention(const LayerPlace *p) {
         .qkv_bias = c->add_bias_linear || c->add_qkv_bias,
         .proj_bias = c->add_bias_linear || c->add_attn_proj_bias,
         .qk_norm = c->qk_layernorm || l2,
+        .gated = c->attention_output_gate,
         .qk_norm_plain = l2,
         .qk_norm_last = c->qk_layernorm_after_rope,
         .qk_norm_whole = c->qk_layernorm_whole,

@@ -64,6 +64,10 @@ ENCODERS = [("MOE", "--num-experts 4"), ("window_size window_attn_skip_freq rope
              "--multi-latent-attention"),
             ("hybrid_layer_pattern mamba_state_dim mamba_head_dim mamba_num_groups mamba_num_heads mamba_dt_min",
              "--hybrid-layer-pattern *-"),
+            ("experimental_attention_variant linear_attention_freq linear_conv_kernel_dim linear_key_head_dim"
+             " linear_value_head_dim linear_num_key_heads linear_num_value_heads",
+             "--experimental-attention-variant gdn --linear-attention-freq 2"),
+            ("attention_output_gate", "--attention-output-gate"),
             ("qk_clip qk_clip_alpha qk_clip_threshold log_max_attention_logit", "--qk-clip --log-max-attention-logit"),
             ("add_output_layer_bias", "--add-output-layer-bias"),
             ("attention_chunk_size", "--position-embedding-type rope --attention-chunk-size 4"),

@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 
+import delta_net
 import draws
 from gradients import Var, cdf, concatenate, exp, log, of, relu, sigmoid, tanh
 
@@ -78,9 +79,13 @@ class Shape:
         self.mamba_groups = o.int("mamba-num-groups", 8)
         self.mamba_heads = o.int("mamba-num-heads", 2 * self.hidden // self.mamba_head)
         self.least_step = o.float("mamba-dt-min", 0)
+        self.delta = delta_net.Sizes(o)
+        self.linear = [bool(x) for x in each("linear-attention-freq", f"[0]*{layers}", lambda i, n: (i + 1) % n != 0)]
+        if self.letters or "experimental-attention-variant" not in o:
+            self.linear = [x == "G" for x in self.letters or "*" * layers]
         reach = int(o.text("window-size", "-1,0").split(",")[0])
         self.reach = [reach if w and reach >= 0 else None for w in windowed]
-        for each_layer in (self.has_experts, self.rotated, self.reach):
+        for each_layer in (self.has_experts, self.rotated, self.reach, self.linear):
             each_layer += each_layer[-1:] * self.ahead
 
     def scope_ahead(self, k):
@@ -165,7 +170,8 @@ class Tensors(dict):
         if m.latent:
             self.latents(name)
         else:
-            self.linear(f"{name}.linear_qkv", (m.heads + 2 * m.groups) * m.head, m.hidden, self.std,
+            heads = m.heads * (2 if "attention-output-gate" in o else 1) + 2 * m.groups
+            self.linear(f"{name}.linear_qkv", heads * m.head, m.hidden, self.std,
                         m.biased or "add-qkv-bias" in o)
         if "qk-layernorm" in o and not m.latent:
             whole = "qk-layernorm-whole" in o
@@ -204,6 +210,8 @@ class Tensors(dict):
                 self.norm(f"{layer}.{after}", m.hidden)
             if scope == "mixer":
                 self.mixer(f"{layer}.{scope}")
+            elif scope == "self_attention" and m.linear[i]:
+                delta_net.tensors(self, f"{layer}.{scope}", Uniform)
             elif scope != "mlp":
                 (self.cross_attention if scope == "cross_attention" else self.attention)(f"{layer}.{scope}")
             elif m.has_experts[i]:
@@ -240,7 +248,7 @@ def branches(m, i, crosses):
     mlp = ("pre_mlp_layernorm", "mlp", "post_mlp_layernorm", "mlp_dropout")
     if m.letters:
         mixer = ("norm", "mixer", "post_norm", "mixer_dropout")
-        return [{"M": mixer, "*": attention, "+": attention}.get(m.letters[i], mlp)]
+        return [{"M": mixer, "G": attention, "*": attention, "+": attention}.get(m.letters[i], mlp)]
     return [attention, *[cross] * crosses, mlp]
 
 
@@ -453,8 +461,8 @@ class Pass:
         if m.latent:
             return self.latent_heads(x, name, layer, positions)
         b, s, per = *x.shape[:2], m.heads // m.groups
-        qkv = self.linear(x, f"{name}.linear_qkv").reshape(b, s, m.groups, per + 2, m.head)
-        q, k, v = qkv[:, :, :, :per].reshape(b, s, m.heads, m.head), qkv[:, :, :, per], qkv[:, :, :, per + 1]
+        qkv = self.linear(x, f"{name}.linear_qkv").reshape(b, s, m.groups, -1, m.head)
+        q, k, v = qkv[:, :, :, :per].reshape(b, s, m.heads, m.head), qkv[:, :, :, -2], qkv[:, :, :, -1]
         last = "qk-layernorm-after-rope" in self.o
         if "qk-layernorm" in self.o and not last:
             together = lambda x: x.reshape(b, s, -1) if "qk-layernorm-whole" in self.o else x
@@ -471,7 +479,15 @@ class Pass:
         group = np.arange(m.heads) // per
         return q, k[:, :, group], v[:, :, group]
 
-    def attended(self, name, q, k, v, seen, bias=None):
+    def gates(self, x, name):
+        """Returns the factors of the heads' outputs [b, s, heads * d]."""
+        if "attention-output-gate" not in self.o:
+            return 1.0
+        m, (b, s), per = self.m, x.shape[:2], self.m.heads // self.m.groups
+        qkv = self.linear(x, f"{name}.linear_qkv").reshape(b, s, m.groups, 2 * per + 2, m.head)
+        return sigmoid(qkv[:, :, :, per:2 * per].reshape(b, s, m.heads * m.head))
+
+    def attended(self, name, q, k, v, seen, bias=None, gates=1.0):
         """Computes attention. seen [b, 1, query, key] marks the visible keys, and `bias` is added to the scores."""
         m = self.m
         b, s = q.shape[:2]
@@ -495,7 +511,8 @@ class Pass:
             sink = of(np.zeros(m.heads)) if kind == "off-by-one" else self.w[f"{name}.core_attention.softmax_offset"]
             total = total + exp(sink.reshape(1, m.heads, 1, 1) - top)
         p = self.dropped(p / total, name, "attention-dropout")
-        return self.linear((p @ v).transpose(0, 2, 1, 3).reshape(b, s, m.heads * m.value), f"{name}.linear_proj")
+        y = (p @ v).transpose(0, 2, 1, 3).reshape(b, s, m.heads * m.value)
+        return self.linear(y * gates, f"{name}.linear_proj")
 
     def activated(self, x, routed=False):
         if not self.m.gated:
@@ -662,13 +679,13 @@ class Pass:
     # ---- Mamba-2 ----
 
     def convolved(self, x, name):
-        """Convolves each channel of x [b, s, c] over the current token and three earlier ones of the same document."""
-        b, s, c = x.shape
-        weight, total = self.w[f"{name}.weight"], self.w[f"{name}.bias"].reshape(1, 1, c)
-        for back in range(4):
+        """Convolves each channel of x [b, s, c] over the current token and earlier ones of the same document."""
+        (b, s, c), weight = x.shape, self.w[f"{name}.weight"]
+        total, taps = self.w.get(f"{name}.bias", of(np.zeros(c))).reshape(1, 1, c), weight.shape[1]
+        for back in range(taps):
             seen = (np.arange(s) - back >= self.batch.first_key)[:, :, None]  # [b, s, 1]
             earlier = x[:, np.maximum(np.arange(s) - back, 0)]
-            total = total + earlier * seen * weight[:, 3 - back].reshape(1, 1, c)
+            total = total + earlier * seen * weight[:, taps - 1 - back].reshape(1, 1, c)
         return total * sigmoid(total)
 
     def scanned(self, x, b, c, dt, name):
@@ -730,8 +747,10 @@ class Pass:
             if scope == "mixer":
                 return self.mamba(y, f"{layer}.{scope}")
             if scope == "self_attention":
-                return self.attended(f"{layer}.{scope}", *self.heads(y, f"{layer}.{scope}", i, positions), seen(i),
-                                     bias)
+                name = f"{layer}.{scope}"
+                if m.linear[i]:
+                    return delta_net.forward(self, y, name)
+                return self.attended(name, *self.heads(y, name, i, positions), seen(i), bias, self.gates(y, name))
             return self.moe(y, i) if m.has_experts[i] else self.mlp(y, f"{layer}.mlp")
         for before, scope, after, dropout in branches(m, i, across is not None):
             y = x if m.parallel == "none" else below

@@ -40,7 +40,9 @@ def shards(o, m, name, rows, columns):
         return [(r, c) for r in groups for c in np.split(columns, ranks)]
     if "linear_qkv." in name and "muon-no-split-qkv" not in o:
         by_group = rows.reshape(m.groups, -1, m.head)
-        groups = [by_group[:, :-2].ravel(), by_group[:, -2].ravel(), by_group[:, -1].ravel()]
+        gates = ["attention-output-gate"] * ("attention-output-gate" in o)
+        queries = np.split(by_group[:, :-2], 1 + len(gates), axis=1)
+        groups = [x.ravel() for x in (*queries, by_group[:, -2], by_group[:, -1])]
     parts = 2 if m.gated and "linear_fc1." in name else 1  # a rank has rows of the gate and of the projection
     ranks = ranks if re.search(r"linear_(qkv|q|kv|fc1)\.", name) else 1
     return [(r.ravel(), columns) for group in groups for r in np.split(group.reshape(parts, -1), ranks, axis=1)]

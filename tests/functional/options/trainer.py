@@ -368,8 +368,9 @@ class Trainer:
                 q[:, m.plain:] *= factor
                 kv[:, :m.plain] *= factor**(1 - alpha)
             else:
-                qkv, end = rows("qkv", (m.heads // m.groups + 2) * m.head), -2 * m.head
-                qkv[:, :end] *= factor**alpha
+                per, end = m.heads // m.groups * m.head, -2 * m.head
+                qkv = rows("qkv", per * (2 if "attention-output-gate" in self.o else 1) - end)
+                qkv[:, :per] *= factor**alpha
                 qkv[:, end:end + m.head] *= factor**(1 - alpha)
 
     def rescale(self, overflow):

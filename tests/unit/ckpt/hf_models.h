@@ -44,6 +44,7 @@
 #define CAPACITY   MIXTURE "moe-expert-capacity-factor = 1\n"
 #define WITH_MAMBA ROPE "mamba-state-dim = 5\nmamba-head-dim = 6\nmamba-num-groups = 2\n"
 #define HYBRID     WITH_MAMBA "hybrid-layer-pattern = M-M*\n"
+#define LINEAR     ROPE "experimental-attention-variant = gdn\nlinear-attention-freq = 2\n"
 #define MLA        ROPE "multi-latent-attention = true\n"
 #define WITH_SHARE MIXTURE "moe-shared-expert-intermediate-size = 40\n"
 

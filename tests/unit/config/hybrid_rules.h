@@ -3,10 +3,12 @@
 
 #define MAMBA "--hybrid-layer-pattern M- --mamba-head-dim 8 --mamba-num-groups 2 "
 
+#define DELTA "--hybrid-layer-pattern G- --linear-num-key-heads 2 --linear-num-value-heads 4 "
+
 static const char *const HYBRID[][2] = {
-    {"--hybrid-layer-pattern MG", "the letters G and D nor a pattern of MTP layers after a slash"},
-    {"--hybrid-layer-pattern *-/*", "the letters G and D nor a pattern of MTP layers after a slash"},
-    {"--hybrid-layer-pattern |", "the letters G and D nor a pattern of MTP layers after a slash"},
+    {"--hybrid-layer-pattern MD", "the letter D nor a pattern of MTP layers after a slash"},
+    {"--hybrid-layer-pattern *-/*", "the letter D nor a pattern of MTP layers after a slash"},
+    {"--hybrid-layer-pattern |", "the letter D nor a pattern of MTP layers after a slash"},
     {"--hybrid-layer-pattern M-*", "number of letters in --hybrid-layer-pattern M-*: remove --num-layers"},
     {"--hybrid-layer-pattern *- --model bert", "--hybrid-layer-pattern needs --model gpt, not bert"},
     {"--hybrid-layer-pattern *- --mtp-num-layers 1 --position-embedding-type rope",
@@ -31,6 +33,27 @@ static const char *const HYBRID[][2] = {
     {MAMBA "--fp8-format hybrid", "with the letter M in --hybrid-layer-pattern: remove --fp8-format"},
     {MAMBA "--use-mup", "with the letter M in --hybrid-layer-pattern: remove --use-mup"},
     {MAMBA "--optimizer muon", "with the letter M in --hybrid-layer-pattern: use adam or sgd"},
+    {DELTA "--model bert --experimental-attention-variant gdn", "gdn needs --model gpt, not bert"},
+    {"--experimental-attention-variant gdn", "set it to 4 if every fourth layer has attention"},
+    {"--experimental-attention-variant gdn --linear-attention-freq [1,0,1]",
+     "--linear-attention-freq [1,0,1] must be a positive number or a pattern such as [1,1,0]*2 with "
+     "--num-layers "
+     "entries"},
+    {DELTA "--linear-num-value-heads 5", "is not a multiple of --linear-num-key-heads 2: change one of them"},
+    {DELTA "--linear-num-key-heads 1 --tensor-model-parallel-size 2 --ranks 2",
+     "--linear-num-key-heads 1 is not a multiple of --tensor-model-parallel-size 2: change one of them"},
+    {DELTA "--context-parallel-size 4 --linear-num-key-heads 1 --linear-num-value-heads 6",
+     "or an equal part of one key head's value heads"},
+    {DELTA "--context-parallel-size 4 --linear-num-key-heads 3 --linear-num-value-heads 12",
+     "or an equal part of one key head's value heads"},
+    {DELTA "--context-parallel-size 4 --lane exact",
+     "--linear-num-key-heads 2 to at least --tensor-model-parallel-size times --context-parallel-size"},
+    {DELTA "--fp8-format hybrid", "with Gated DeltaNet layers: remove --fp8-format"},
+    {DELTA "--use-mup", "with Gated DeltaNet layers: remove --use-mup"},
+    {DELTA "--optimizer muon", "with Gated DeltaNet layers: use adam or sgd"},
+    {"--attention-output-gate --model bert", "needs --model gpt without --multi-latent-attention: remove it"},
+    {"--attention-output-gate --multi-latent-attention --position-embedding-type rope",
+     "needs --model gpt without --multi-latent-attention: remove it"},
     {"--hybrid-layer-pattern *|- --pipeline-model-parallel-size 3",
      "is not a multiple of --pipeline-model-parallel-size 3: change one of them"},
     {"--hybrid-layer-pattern *|- --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",

@@ -74,6 +74,7 @@ TEST(every_choice_that_is_offered_can_be_used) {
         "--bf16 --use-precision-aware-optimizer --cross-entropy-loss-fusion",
         "--bf16 --fp8-format e4m3",
         "--multi-latent-attention --recompute-granularity selective",
+        "--linear-attention-freq 2",
         "--ranks 2 --use-megatron-fsdp",
         "--ranks 2 --optimizer muon --tensor-model-parallel-size 2",
         "--device cuda --ranks 2 --hidden-dropout 0 --attention-dropout 0",

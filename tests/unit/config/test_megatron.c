@@ -107,7 +107,7 @@ TEST(many_options_of_one_reason_are_counted) {
         p.args.problems.s,
         "--dsa-indexer-n-heads, --dsa-indexer-head-dim, --dsa-indexer-topk, --dsa-indexer-topk-freq, "
         "--dsa-indexer-skip-topk-offset and --dsa-indexer-loss-coeff are not supported: Isotron has no "
-        "sparse or linear attention (DSA, Gated DeltaNet). Choose another model.\n");
+        "sparse attention (DSA). Choose another model.\n");
     done(&p);
     parse(&p, 0,
           "--inprocess-restart --inprocess-max-iterations 1 --inprocess-soft-timeout 1 "
@@ -156,7 +156,7 @@ TEST(unknown_options_do_not_hide_the_rules) {
     parse(&p, CHECK_MODEL | CHECK_TRAIN,
           "--hiden-size 64 --num-attention-heads x --kv-channels 0 --num-layers 2 --seq-length 16 "
           "--mock-data --foo 1 --micro-batch-size 2 --train-iters 10 --lr 1 --min-lr 2 --mtp-hsm "
-          "--export-qk-l2-norm --attention-output-gate --parsers a b");
+          "--mtp-standalone --export-qk-l2-norm --parsers a b");
     assert_string_equal(
         p.args.problems.s,
         "'--hiden-size' is not an option: did you mean --hidden-size?\n"
@@ -164,8 +164,9 @@ TEST(unknown_options_do_not_hide_the_rules) {
         "'--foo' is not an option: see --help for the list.\n"
         "--kv-channels must be from 1 to 65536, not 0.\n"
         "--min-lr 2 is above --lr 1: lower it.\n"
-        "--mtp-hsm is not supported: This option changes the layers for multi-token prediction. Remove it.\n"
-        "--export-qk-l2-norm and --attention-output-gate are not supported: This option changes the scores "
+        "--mtp-hsm and --mtp-standalone are not supported: This option changes the layers for multi-token "
+        "prediction. Remove it.\n"
+        "--export-qk-l2-norm is not supported: This option changes the scores "
         "or outputs of attention. Choose a model without it.\n"
         "--parsers is not supported: The template, which determines the format of calls, is read from the "
         "folder of "

@@ -66,6 +66,8 @@ static const struct {
     {RUN, ROPE "--mtp-num-layers 1 --mtp-use-repeated-layer --qk-clip --disable-bias-linear"},
     {RUN, ROPE "--mtp-num-layers 1 --mtp-use-repeated-layer --bf16 --fp8-format hybrid"},
     {RUN, MAMBA TWO "--context-parallel-size 2 --mamba-num-groups 1"},
+    {RUN, HYBRID "G- " TWO "--context-parallel-size 2 --linear-num-key-heads 1"},
+    {RUN, HYBRID "G- --experimental-attention-variant gdn"},
     /* experts */
     {RUN, SHARED_EXPERT},
     {RUN, SHARED_EXPERT EXPERTS_OF_TWO "--moe-shared-expert-overlap --moe-token-dispatcher-type alltoall"},
@@ -85,6 +87,7 @@ static const struct {
     {RUN, GPT TWO "--lane exact --calculate-per-token-loss"},
     {RUN, GPT SHARED "--lane exact"},
     {RUN, MAMBA TWO "--tensor-model-parallel-size 2 --lane exact --mamba-num-groups 2"},
+    {RUN, HYBRID "G- " TWO "--tensor-model-parallel-size 2 --lane exact --linear-num-key-heads 2"},
     {RUN, GPT "--fp16 --initial-loss-scale 4 --min-loss-scale 4"},
     {RUN, FP8 TWO "--fp8-keep-weights --use-megatron-fsdp --data-parallel-sharding-strategy optim"},
     {RUN, FP8 TWO "--fp8-keep-weights --use-distributed-optimizer"},

@@ -671,6 +671,10 @@ static const char *const GENERATION[][2] = {
      "--num-speculative-tokens 2 does not support the letter M in --hybrid-layer-pattern, because a state "
      "cannot return "
      "to an earlier token: remove it"},
+    {"--load x --prompt a --num-speculative-tokens 2 --speculative-model y " DELTA,
+     "--num-speculative-tokens 2 does not support Gated DeltaNet layers, because a state cannot return to an "
+     "earlier "
+     "token: remove it"},
     {"--load x --prompt a --bf16 --fp8-format hybrid --quantization int8",
      "--quantization int8 and --fp8-format hybrid both select the format of weights: remove one"},
     {"--load x --prompt a --lane exact --quantization fp8",

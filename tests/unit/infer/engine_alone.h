@@ -26,6 +26,8 @@
 #define HYBRID                                                                                               \
     "--position-embedding-type none --normalization RMSNorm --disable-bias-linear --mamba-head-dim 6 "       \
     "--mamba-state-dim 5 --mamba-num-groups 2 "
+#define DELTA                                                                                                \
+    "--linear-key-head-dim 5 --linear-value-head-dim 3 --linear-num-key-heads 2 --linear-num-value-heads 4 "
 #define MLA                                                                                                  \
     "--multi-latent-attention --kv-lora-rank 10 --q-lora-rank 12 --qk-head-dim 6 --qk-pos-emb-head-dim 4 "   \
     "--v-head-dim 5 "
@@ -58,6 +60,10 @@ static const char *const STYLES[] = {
     WIDE ROPE GROUPS "--swiglu --bf16 --quantization int8 ",
     SIZES HYBRID "--hybrid-layer-pattern M* --fp64 ",
     SIZES HYBRID "--hybrid-layer-pattern MM --bf16 ",
+    SIZES ROPE GROUPS DELTA
+    "--experimental-attention-variant gdn --linear-attention-freq 2 --attention-output-gate "
+    "--qk-layernorm --fp64 ",
+    SIZES ROPE DELTA "--hybrid-layer-pattern GG --bf16 ",
 };
 enum {
     STYLE_COUNT = sizeof STYLES / sizeof *STYLES,

@@ -27,6 +27,23 @@ TEST(flops_match_megatron) {
     expect(llama3, 1, "4.216455e+14");
 }
 
+/* A Gated DeltaNet layer of Megatron-LM's formula, and the gate of an attention layer. */
+TEST(flops_of_gated_delta_net) {
+    const char *words =
+        "--vocab-size 128 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --num-layers 2";
+    Setup *plain = setup_new("%s", words),
+          *delta = setup_new("%s --experimental-attention-variant gdn --linear-attention-freq 2 "
+                             "--attention-output-gate --linear-num-key-heads 2 --linear-num-value-heads 6 "
+                             "--linear-key-head-dim 5 --linear-value-head-dim 7 --linear-conv-kernel-dim 3",
+                             words);
+    const double s = 32, h = 64, qk = 2 * 2 * 5, v = 6 * 7, attention = s * (4 * h * h + s * h),
+                 gate = s * h * h,
+                 rule = s * (h * (qk + 2 * v + 2 * 6) + 3 * (qk + v) + 6 * 7 * 7 * 4 + h * v);
+    assert_true(flops(delta, &delta->config, 1) ==
+                flops(plain, &plain->config, 1) + 6 * (rule - attention + gate));
+    setup_free(plain), setup_free(delta);
+}
+
 TEST(flops_grow_with_the_batch_and_the_padded_vocabulary) {
     Setup *s = setup_new("--vocab-size 129 --make-vocab-size-divisible-by 128");
     const Config *c = &s->config;
