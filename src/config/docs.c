@@ -1,12 +1,11 @@
 /* Generates docs/reference/options.md from options.def and megatron.def. */
 #include "config/config.h"
 
-#include <math.h>
 #include <string.h>
 
-static const char *class_name(ConfigClass c) {
-    return c == CLASS_ARCH ? "ARCH" : c == CLASS_NUMERIC ? "NUMERIC" : c == CLASS_LAYOUT ? "LAYOUT" : "RUN";
-}
+/* How a class is written in a list of facts. */
+static const char *const CLASS_FACT[] = {
+    [CLASS_ARCH] = ", ARCH", [CLASS_NUMERIC] = ", NUMERIC", [CLASS_LAYOUT] = ", LAYOUT", [CLASS_RUN] = ""};
 
 static void aliases(const Arg *row, Str *out) {
     const char *s = row->names + arg_name_len(row);
@@ -22,11 +21,8 @@ static void aliases(const Arg *row, Str *out) {
 }
 
 static void range(ConfigRange r, Str *out) {
-    if (r.low == r.high || isinf(r.low)) return; /* the option is not a number, or has no limits */
-    if (isinf(r.high))
-        str_printf(out, ", at least %.16g", r.low);
-    else
-        str_printf(out, ", %.16g..%.16g", r.low, r.high);
+    if (r.low == r.high || r.high >= UINT16_MAX) return; /* not a number, or an unlimited or wide range */
+    str_printf(out, ", %.16g..%.16g", r.low, r.high);
 }
 
 static void option(int i, Str *out) {
@@ -34,18 +30,20 @@ static void option(int i, Str *out) {
     const Arg *row = &CONFIG_ROWS[i];
     const bool takes_value = row->type != ARG_FLAG && row->type != ARG_OFF;
     const char *new = strstr(row->help, NEW);
-    Str value = {0};
+    Str value = {0}, facts = {0};
     arg_metavar(row, &value);
-    str_printf(out, "- `--%.*s%s%.*s` (%s%s", (int)arg_name_len(row), row->names, takes_value ? " " : "",
-               takes_value ? (int)value.len : 0, value.s, class_name(config_option_class(i)),
-               new ? ", new" : "");
-    if (takes_value && strcmp(row->fallback, "none") != 0) str_printf(out, ", default %s", row->fallback);
-    range(config_range(i), out);
-    str_printf(out, "): %.*s%s", new ? (int)(new - row->help) : (int)strlen(row->help), row->help,
+    str_printf(out, "- `--%.*s%s%.*s`", (int)arg_name_len(row), row->names, takes_value ? " " : "",
+               takes_value ? (int)value.len : 0, value.s);
+    str_printf(&facts, "%s%s", CLASS_FACT[config_option_class(i)], new ? ", new" : "");
+    if (takes_value && strcmp(row->fallback, "none") != 0) str_printf(&facts, ", default %s", row->fallback);
+    range(config_range(i), &facts);
+    if (facts.len) str_printf(out, " (%s)", facts.s + strlen(", "));
+    str_printf(out, ": %.*s%s", new ? (int)(new - row->help) : (int)strlen(row->help), row->help,
                new ? new + strlen(NEW) : "");
     aliases(row, out);
     str_puts(out, "\n");
     str_free(&value);
+    str_free(&facts);
 }
 
 /* Appends one list entry for each reason in megatron.def and rules.def: "`--a`, `--b N`: reason". */
@@ -98,11 +96,11 @@ void config_options_md(Str *out) {
         "file.\n\n"
         "`isotron COMMAND --help` lists the options that a command reads. On the command line, any other "
         "option is an error.\nIn a file, other options are ignored, so that commands can share a file.\n\n"
-        "An entry lists the option's class, default (if any) and range. `new` marks options that Megatron-LM "
-        "does not have.\n"
+        "Parentheses contain an option's class, default and, if narrow, range. `new` marks options that "
+        "Megatron-LM does not have.\n"
         "In the text, `none` means that the option is not given. ARCH options change the model's function or "
         "shapes, and are stored in checkpoints.\nNUMERIC options change only rounding. LAYOUT options change "
-        "only how the work is distributed. RUN options change\neverything else.\n");
+        "only how the work is distributed.\n");
     for (int i = 0; i < OPTIONS; i++) {
         if (CONFIG_ROWS[i].type == ARG_GROUP)
             str_printf(out, "\n## %s\n\n", CONFIG_ROWS[i].names);
