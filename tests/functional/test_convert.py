@@ -78,6 +78,7 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM", "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
            "ernie4_5_moe": "Ernie4_5_MoeForCausalLM", "cwm": "CwmForCausalLM", "mt5": "MT5ForConditionalGeneration",
            "mamba2": "Mamba2ForCausalLM", "nemotron_h": "NemotronHForCausalLM",
+           "bamba": "BambaForCausalLM",
            "bert": "BertForPreTraining", "t5": "T5ForConditionalGeneration"}
 DTYPES = {"float32": "F32", "float64": "F64", "bfloat16": "BF16", "float16": "F16"}
 

@@ -16,10 +16,10 @@ import transformers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src/ckpt/hf"
-# Types whose own values are not those of a complete model of attention layers.
+# Types whose own values are not those of a model that Isotron supports.
 COMPLETED = {"dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 2, "norm_topk_prob": True},
              "deepseek_v2": {"num_experts_per_tok": 2}, "ministral": {"head_dim": 128},
-             "granitemoehybrid": {"layer_types": ["attention"] * 32, "num_local_experts": 0}}
+             "granitemoehybrid": {"rms_norm_eps": 1e-5}}
 # Without the number of MTP layers, a model has none, as before transformers 5. transformers computes the attention
 # multiplier of hyperclovax from the size of a head. Two keys repeat T5's feed_forward_proj. The others do not describe
 # the model.

@@ -21,7 +21,8 @@ from families import CASES, FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAST_MARGIN = 1e-6
-PROMPTS = {"mamba2-like": (1, 3, 7, 130, 150), "nemotron-h-like": (1, 2, 9, 31, 70), "nemotron-h-experts": (1, 5, 40)}
+PROMPTS = {"mamba2-like": (1, 3, 7, 130, 150), "nemotron-h-like": (1, 2, 9, 31, 70), "nemotron-h-experts": (1, 5, 40),
+           "bamba-like": (1, 9, 50), "granite-4-like": (1, 7, 30)}
 NEW = 24
 
 

@@ -5,7 +5,8 @@ import torch
 
 ROUTER_STD = 0.5  # of the initial weights, for clear choices
 CLEAR = 1e-6  # if scores were closer than this, rounding could change the choice
-ROUTERS = ("mlp.gate", "mlp.router", "feed_forward.router", "mixer.gate")  # the ends of the names of routers
+# the ends of the names of routers
+ROUTERS = ("mlp.gate", "mlp.router", "feed_forward.router", "mixer.gate", "moe.router")
 EXPERT_NAMES = (".mlp.", "gate_proj", "up_proj", "down_proj")
 
 

@@ -33,6 +33,11 @@ static bool is_of_experts(const HfRow *row) {
     return row->option > OPTION_GROUP_MOE && row->option < OPTION_GROUP_INIT;
 }
 
+static bool is_of_mamba(const HfRow *row) {
+    return (row->option >= OPTION_mamba_state_dim && row->option <= OPTION_mamba_dt_min) ||
+           row->form == &hf_form_expand || row->form == &hf_form_silu;
+}
+
 /* For a type with latent attention, returns the row that contains the number of leading layers without experts.
  * Returns NULL for types without latent attention. For a dense model with latent attention, this row contains
  * the total number of layers, because no other type describes such a model. */
@@ -46,21 +51,38 @@ static const HfRow *dense_row(const HfRow *const *rows, int n) {
     return latent ? first : NULL;
 }
 
-/* Returns the row that lists the layers of a hybrid model, some of which may have experts, or NULL. */
-static const HfRow *hybrid_row(const HfRow *const *rows, int n) {
-    for (int i = 0; i < n; i++)
-        if (rows[i]->form == &hf_form_hybrid_layers) return rows[i];
-    return NULL;
-}
-
-/* Returns whether the file of a type that can have experts describes a model without them. */
+/* Returns whether the file of a type that can have experts describes a model without them. Sets r->lacks_mamba. */
 static bool reads_dense(HfReader *r) {
-    const HfRow *first = dense_row(r->rows, r->num_rows), *hybrid = hybrid_row(r->rows, r->num_rows);
+    const HfRow *first = dense_row(r->rows, r->num_rows), *hybrid = hf_hybrid_row(r->rows, r->num_rows);
     if (first) return hf_get_count(r, first->key, (int64_t)first->fallback) >= hf_get_layers(r);
     Str letters = {0};
-    const bool dense = hybrid && hf_hybrid_letters(r, hybrid, &letters) && !strchr(letters.s, 'E');
+    const bool known = hybrid && hf_hybrid_letters(r, hybrid, &letters),
+               dense = known && !strchr(letters.s, 'E');
+    r->lacks_mamba = known && !strchr(letters.s, 'M');
     str_free(&letters);
     return dense;
+}
+
+/* Returns whether the row describes a part that the model lacks. */
+static bool is_of_lacking_part(const HfRow *row, bool dense, bool lacks_mamba) {
+    return (dense && is_of_experts(row)) || (lacks_mamba && is_of_mamba(row));
+}
+
+/* Hybrid types that consist of parts that Isotron lacks. */
+static const char *const LACKING[][2] = {
+    {"falcon_h1", "whose layers run attention and Mamba-2 in parallel, which is not supported"},
+    {"jamba", "whose layers are Mamba-1, which is not supported"},
+    {"lfm2", "whose layers are gated short convolutions, which are not supported"},
+    {"zamba2", "whose layers share an attention block, which is not supported"}};
+
+static Err refuse_type(HfReader *r, const char *name) {
+    for (size_t i = 0; name && i < sizeof LACKING / sizeof *LACKING; i++)
+        if (!strcmp(LACKING[i][0], name)) hf_refuse(r, "model_type", LACKING[i][1]);
+    Str why = {0};
+    str_puts(&why, "but only "), hf_type_names(&why), str_puts(&why, " can be read");
+    hf_refuse(r, "model_type", why.s);
+    str_free(&why);
+    return r->err;
 }
 
 static Err import_root(HfReader *r) {
@@ -68,19 +90,14 @@ static Err import_root(HfReader *r) {
     ERR_RETURN(check_quantization(r->path, json_object_get(r->root, "quantization_config")));
     const char *name = json_string_value(json_object_get(r->root, "model_type"));
     const HfType *type = hf_type_find(name ? name : "");
-    if (!type) {
-        Str why = {0};
-        str_puts(&why, "but only "), hf_type_names(&why), str_puts(&why, " can be read");
-        hf_refuse(r, "model_type", why.s);
-        str_free(&why);
-        return r->err;
-    }
+    if (!type) return refuse_type(r, name);
     const HfRow *rows[HF_MOST_ROWS];
     r->rows = rows, r->num_rows = hf_type_rows(type, rows);
     hf_set_text(r, OPTION_hf_model_type, type->name);
     const bool dense = reads_dense(r);
     for (int i = 0; i < r->num_rows && !r->err.code; i++)
-        if (rows[i]->form->read && !(dense && is_of_experts(rows[i]))) rows[i]->form->read(r, rows[i]);
+        if (rows[i]->form->read && !is_of_lacking_part(rows[i], dense, r->lacks_mamba))
+            rows[i]->form->read(r, rows[i]);
     return r->err;
 }
 
@@ -174,7 +191,7 @@ Err hf_config_read_back(const char *path, const Config *c, Str *notes) {
 /* ---- export ---- */
 
 static bool lacks_experts(const HfRow *const *rows, int n, const Config *c) {
-    return (dense_row(rows, n) || hybrid_row(rows, n)) && !c->derived.num_moe_layers;
+    return (dense_row(rows, n) || hf_hybrid_row(rows, n)) && !c->derived.num_moe_layers;
 }
 
 /* Writes the text of config.json, and returns the family for the tensors' names. */
@@ -182,7 +199,7 @@ static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, c
                            Str *out) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
-    const bool dense = lacks_experts(rows, n, filled);
+    const bool dense = lacks_experts(rows, n, filled), no_mamba = !config_has_letter(filled, 'M');
     HfWriter w = {filled, tokens, NULL, t->family};
     const bool bert = filled->model == MODEL_bert;
     const size_t name = strcspn(t->architecture, "F"), length = strlen(t->architecture);
@@ -193,7 +210,7 @@ static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, c
     free(architecture);
     for (int i = 0; i < n; i++)
         if (rows[i]->form->write &&
-            !(dense && is_of_experts(rows[i]) && rows[i]->form != &hf_form_first_dense))
+            (!is_of_lacking_part(rows[i], dense, no_mamba) || rows[i]->form == &hf_form_first_dense))
             rows[i]->form->write(&w, rows[i]);
     json_print(out, w.out, 2, 0);
     str_puts(out, "\n");
@@ -235,8 +252,10 @@ static Err check_kind(const HfType *t, const Config *c) {
     }
     if (strcmp(family, own))
         return err_user("this type describes a --model %s, but the model is a %s", family, own);
+    const HfRow *hybrid = hf_hybrid_row(rows, n);
     const bool optional = c->multi_latent_attention ? dense_row(rows, n) != NULL
-                                                    : c->hybrid_layer_pattern && hybrid_row(rows, n);
+                                                    : hybrid && (c->hybrid_layer_pattern ||
+                                                                 hybrid->form == &hf_form_attention_layers);
     if (experts && !i64_is_set(c->num_experts) && !optional)
         return err_user("this type has experts, but the model has no --num-experts");
     if (!experts && c->derived.num_moe_layers)

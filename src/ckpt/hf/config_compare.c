@@ -45,8 +45,8 @@ static void plain_hybrid(Config *c, const Config *fresh) {
         c->softmax_scale = 1, c->attention_dropout = fresh->attention_dropout;
         if (config_rotates(c)) c->position_embedding_type = POSITION_NONE;
     }
-    if (c->hybrid_layer_pattern && !strpbrk(c->derived.letters, "-E"))
-        c->activation = fresh->activation, c->ffn_hidden_size = I64_UNSET;
+    if (c->hybrid_layer_pattern && !strpbrk(c->derived.letters, "-E")) c->activation = fresh->activation;
+    if (c->hybrid_layer_pattern && !config_has_letter(c, '-')) c->ffn_hidden_size = I64_UNSET;
     if (config_has_letter(c, 'M')) return;
     c->mamba_num_heads = fresh->mamba_num_heads, c->mamba_num_groups = fresh->mamba_num_groups;
     c->mamba_head_dim = fresh->mamba_head_dim, c->mamba_state_dim = fresh->mamba_state_dim;

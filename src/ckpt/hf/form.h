@@ -15,6 +15,7 @@ typedef struct HfReader {
     const HfRow *const *rows;
     int num_rows;
     Str *out;           /* the resulting lines `name = value` */
+    bool lacks_mamba;   /* whether a type that can have Mamba-2 layers describes a model without them */
     int64_t windowed;   /* number of layers that have a window; set by the WINDOWS row */
     json_t *usual_rope; /* the SCALED row's object; NULL until it is read */
     Err err;
@@ -68,8 +69,8 @@ extern const HfForm hf_form_bert_heads, hf_form_classes, hf_form_padding, hf_for
 extern const HfForm hf_form_rope_number, hf_form_rope_temperature, hf_form_rotary_dim, hf_form_local_base,
     hf_form_rotated_channels, hf_form_whole_rotation, hf_form_rope_scaling, hf_form_stretched_base,
     hf_form_stretched_scaling, hf_form_long_rope, hf_form_scaled_long_rope, hf_form_rotated_layers,
-    hf_form_windows, hf_form_rotated_norm, hf_form_rope_if_named, hf_form_local_layers,
-    hf_form_attention_layers, hf_form_chunks, hf_form_temperature;
+    hf_form_windows, hf_form_rotated_norm, hf_form_rope_if_named, hf_form_local_layers, hf_form_chunks,
+    hf_form_temperature, hf_form_inner_rotation;
 extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_experts, hf_form_normalized,
     hf_form_one_for_all, hf_form_quick_gate, hf_form_small_norm_min, hf_form_scaled_by_default,
     hf_form_router_groups, hf_form_best_groups, hf_form_shared_experts, hf_form_shared_width,
@@ -77,7 +78,8 @@ extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_exper
     hf_form_layer_range;
 
 extern const HfForm hf_form_hybrid_layers, hf_form_mamba_layers, hf_form_mamba_epsilon, hf_form_step_limits,
-    hf_form_expand, hf_form_mamba_heads, hf_form_silu;
+    hf_form_expand, hf_form_mamba_heads, hf_form_mamba_width, hf_form_silu, hf_form_paired_layers,
+    hf_form_attention_indices, hf_form_attention_layers;
 
 /* ---- reading ---- */
 
@@ -105,8 +107,13 @@ int64_t hf_get_option(HfReader *, int option);
 int64_t hf_get_multiple(HfReader *, const HfRow *, int64_t n, int option);
 /* Returns the number of layers. Returns an error if the number exceeds the maximum of --num-layers. */
 int64_t hf_get_layers(HfReader *);
-/* Appends the letters of the layers that the hybrid_layers row describes. Returns false if a layer is not supported. */
+/* Returns the row that lists the layers of a hybrid model, or NULL if the type has no such row. */
+const HfRow *hf_hybrid_row(const HfRow *const *rows, int n);
+/* Appends the letters of the layers that the row describes. Returns false if a layer is not supported. */
 bool hf_hybrid_letters(HfReader *, const HfRow *, Str *);
+/* Returns an array, owned by the caller, that states for each layer whether the key's list contains its number. If there
+ * is no key or no list, all values are false. */
+bool *hf_get_listed_layers(HfReader *, const char *key, int64_t layers);
 /* Returns whether layer i has a rotation. Returns true if the type has no rotated_layers row. */
 bool hf_is_rotated(HfReader *, int64_t i);
 /* Sets an option by appending `name = value`. */

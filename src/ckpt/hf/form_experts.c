@@ -119,9 +119,7 @@ static void shared_width_read(HfReader *r, const HfRow *row) {
 
 /* ---- layers with experts ---- */
 
-/* Returns an array that states for each layer whether the key's list contains its number. If there is no key or no
- * list, all values are false. */
-static bool *listed_layers(HfReader *r, const char *key, int64_t layers) {
+bool *hf_get_listed_layers(HfReader *r, const char *key, int64_t layers) {
     bool *found = mem_zero((size_t)layers, sizeof *found);
     const json_t *list = key ? hf_member(r, NULL, key) : NULL;
     if (list && !json_is_array(list)) hf_refuse(r, key, "not a list");
@@ -140,7 +138,7 @@ static bool *listed_layers(HfReader *r, const char *key, int64_t layers) {
  * multiple of `step`, or if the list in the key `dense` contains i. */
 static void set_moe_layers(HfReader *r, int64_t first, int64_t last, int64_t step, const char *dense) {
     const int64_t layers = hf_get_layers(r);
-    bool *moe = listed_layers(r, dense, layers);
+    bool *moe = hf_get_listed_layers(r, dense, layers);
     for (int64_t i = 0; i < layers; i++) moe[i] = i >= first && i <= last && (i + 1) % step == 0 && !moe[i];
     hf_set_pattern(r, OPTION_moe_layer_freq, moe, layers);
     free(moe);
@@ -206,7 +204,7 @@ static void moe_layers_read(HfReader *r, const HfRow *row) {
     static const char step[] = "interleave_moe_layer_step";
     const bool listed = hf_member(r, NULL, row->key) != NULL;
     const int64_t layers = hf_get_layers(r), each = listed ? 1 : hf_get_size(r, step, (int64_t)row->fallback);
-    bool *moe = listed_layers(r, row->key, layers);
+    bool *moe = hf_get_listed_layers(r, row->key, layers);
     int64_t n = 0;
     for (int64_t i = 0; i < layers; i++) n += moe[i] = listed ? moe[i] : (i + 1) % each == 0;
     if (!n) hf_refuse(r, listed ? row->key : step, "but every layer in this type of model must have experts");

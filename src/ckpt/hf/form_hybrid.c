@@ -1,6 +1,8 @@
 /* Forms for models with Mamba-2 layers. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "ckpt/hf/form.h"
 
 /* The names of layers. Files written before version 5 of transformers contain the second name. */
@@ -21,9 +23,9 @@ static char letter_of(const char *name) {
 
 /* Nemotron-H's first files contain a pattern of letters instead of a list. Without either, transformers would use a
  * model of four layers. */
-static const char PATTERN[] = "hybrid_override_pattern";
+static const char PATTERN[] = "hybrid_override_pattern", EXPERTS[] = "num_local_experts";
 
-bool hf_hybrid_letters(HfReader *r, const HfRow *row, Str *out) {
+static bool nemotron_letters(HfReader *r, const HfRow *row, Str *out) {
     const json_t *names = hf_member(r, NULL, row->key);
     const char *pattern = names ? "" : hf_get_text(r, NULL, PATTERN, "");
     for (size_t i = 0; i < json_array_size(names); i++) {
@@ -34,6 +36,96 @@ bool hf_hybrid_letters(HfReader *r, const HfRow *row, Str *out) {
     str_puts(out, pattern);
     return out->len && strspn(out->s, "M*-E") == out->len;
 }
+
+/* ---- types in which a layer is a Mamba-2 layer or attention, followed by an MLP or by experts ---- */
+
+/* Appends two letters for each layer. */
+static void add_pairs(const bool *attention, int64_t layers, char second, Str *out) {
+    for (int64_t i = 0; i < layers; i++) str_printf(out, "%c%c", attention[i] ? '*' : 'M', second);
+}
+
+/* Reads Bamba's list of the layers that have attention. */
+static bool bamba_letters(HfReader *r, const HfRow *row, Str *out) {
+    const int64_t layers = hf_get_layers(r);
+    bool *attention = hf_get_listed_layers(r, row->key, layers);
+    add_pairs(attention, layers, '-', out);
+    free(attention);
+    return true;
+}
+
+/* Reads Granite's list of layers. Without this list, all layers are Mamba-2 layers. */
+static bool granite_letters(HfReader *r, const HfRow *row, Str *out) {
+    const json_t *names = hf_member(r, NULL, row->key);
+    const int64_t layers = hf_get_layers(r);
+    const char second = hf_get_count(r, EXPERTS, 8) ? 'E' : '-';
+    bool *attention = mem_zero((size_t)layers, sizeof *attention),
+         known = !names || json_array_size(names) == (size_t)layers;
+    for (int64_t i = 0; i < layers && names && known; i++) {
+        const char letter = letter_of(json_string_value(json_array_get(names, (size_t)i)));
+        attention[i] = letter == '*', known = letter == '*' || letter == 'M';
+    }
+    add_pairs(attention, layers, second, out);
+    free(attention);
+    return known;
+}
+
+/* Reads the layers. A Granite without Mamba-2 layers is an ordinary decoder. */
+static void pairs_read(HfReader *r, const HfRow *row) {
+    Str letters = {0};
+    const bool granite = row->form == &hf_form_attention_layers;
+    if (!hf_hybrid_letters(r, row, &letters))
+        hf_refuse(r, row->key, "not a list with linear_attention or full_attention for each layer");
+    else if (!granite && r->lacks_mamba)
+        hf_refuse(r, row->key, "but this type of model needs at least one Mamba-2 layer");
+    else if (!r->lacks_mamba)
+        hf_set_text(r, row->option, letters.s);
+    str_free(&letters);
+}
+
+static void attention_indices_write(HfWriter *w, const HfRow *row) {
+    const char *letters = w->config->derived.letters;
+    json_t *list = json_array();
+    for (int64_t i = 0; letters && i < w->config->num_layers; i += 2)
+        if (letters[i] == '*') json_array_append_new(list, json_integer(i / 2));
+    hf_put(w, row->key, list);
+}
+
+static void attention_layers_write(HfWriter *w, const HfRow *row) {
+    const char *letters = w->config->derived.letters;
+    json_t *names = json_array();
+    for (int64_t i = 0; i < w->config->num_layers; i += letters ? 2 : 1)
+        json_array_append_new(
+            names, json_string(letters && letters[i] == 'M' ? "linear_attention" : "full_attention"));
+    hf_put(w, row->key, names);
+    if (letters) w->family = HF_GRANITE_MAMBA;
+}
+
+static void paired_layers_read(HfReader *r, const HfRow *row) {
+    hf_set_size(r, row->option, hf_get_layers(r) * (r->lacks_mamba ? 1 : 2));
+}
+
+static void paired_layers_write(HfWriter *w, const HfRow *row) {
+    hf_put_size(w, row->key, w->config->num_layers / (w->config->hybrid_layer_pattern ? 2 : 1));
+}
+
+/* ---- the letters of all types ---- */
+
+typedef bool Letters(HfReader *, const HfRow *, Str *);
+
+static Letters *letters_of(const HfForm *form) {
+    return form == &hf_form_hybrid_layers       ? nemotron_letters
+           : form == &hf_form_attention_indices ? bamba_letters
+           : form == &hf_form_attention_layers  ? granite_letters
+                                                : NULL;
+}
+
+const HfRow *hf_hybrid_row(const HfRow *const *rows, int n) {
+    for (int i = 0; i < n; i++)
+        if (letters_of(rows[i]->form)) return rows[i];
+    return NULL;
+}
+
+bool hf_hybrid_letters(HfReader *r, const HfRow *row, Str *out) { return letters_of(row->form)(r, row, out); }
 
 static void hybrid_layers_read(HfReader *r, const HfRow *row) {
     Str letters = {0};
@@ -66,9 +158,9 @@ static void mamba_layers_read(HfReader *r, const HfRow *row) {
 
 /* Reads the epsilon of all norms. Isotron's gated norm has a fixed epsilon, as in Megatron-LM. */
 static void mamba_epsilon_read(HfReader *r, const HfRow *row) {
-    if (hf_get_real(r, NULL, row->key, row->fallback) != row->fallback)
+    if (!r->lacks_mamba && hf_get_real(r, NULL, row->key, row->fallback) != 1e-5)
         hf_refuse(r, row->key, "but only 0.00001, the epsilon of Megatron-LM's gated norm, is supported");
-    hf_set_real(r, row->option, row->fallback);
+    hf_value_read(r, row);
 }
 
 /* The upper limit of a step must be infinite. In JSON, infinity is a string (json_text_numbers) or an object. */
@@ -111,6 +203,19 @@ static void mamba_heads_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->derived.mamba_heads);
 }
 
+/* Reads the width of a head. The default, auto, means that the heads are mamba_expand times as wide as the hidden size. */
+static void mamba_width_read(HfReader *r, const HfRow *row) {
+    const json_t *width = hf_member(r, NULL, row->key);
+    const int64_t heads = hf_get_option(r, OPTION_mamba_num_heads);
+    int64_t expanded;
+    if (__builtin_mul_overflow(hf_get_size(r, "mamba_expand", 2), hf_get_option(r, OPTION_hidden_size),
+                               &expanded))
+        expanded = 0;
+    if (!width || (json_is_string(width) && !strcmp(json_string_value(width), "auto")))
+        json_object_set_new(r->root, row->key, json_integer(expanded / heads));
+    hf_value_read(r, row);
+}
+
 static void silu_read(HfReader *r, const HfRow *row) {
     const char *name = hf_get_text(r, NULL, row->key, "silu");
     if (strcmp(name, "silu") && strcmp(name, "swish"))
@@ -121,6 +226,10 @@ static void silu_write(HfWriter *w, const HfRow *row) { hf_put(w, row->key, json
 
 const HfForm hf_form_hybrid_layers = {hybrid_layers_read, hybrid_layers_write},
              hf_form_mamba_layers = {mamba_layers_read, NULL},
+             hf_form_paired_layers = {paired_layers_read, paired_layers_write},
+             hf_form_attention_indices = {pairs_read, attention_indices_write},
+             hf_form_attention_layers = {pairs_read, attention_layers_write},
+             hf_form_mamba_width = {mamba_width_read, hf_value_write},
              hf_form_mamba_epsilon = {mamba_epsilon_read, hf_value_write},
              hf_form_step_limits = {step_limits_read, step_limits_write},
              hf_form_expand = {expand_read, expand_write},

@@ -128,6 +128,21 @@ static void whole_rotation_read(HfReader *r, const HfRow *row) {
     hf_set_real(r, row->option, part);
 }
 
+/* Like rope_number_read, but reads the number only in the object of rotations. */
+static void inner_rotation_read(HfReader *r, const HfRow *row) {
+    const char *place;
+    const json_t *in = find_rope(r, &place);
+    hf_set_real(r, row->option, in ? hf_get_real(r, in, row->key, row->fallback) : row->fallback);
+}
+
+/* Adds the number to the object that the rope_scaling row has written. */
+static void inner_rotation_write(HfWriter *w, const HfRow *row) {
+    if (w->config->rotary_percent == row->fallback) return;
+    if (json_is_null(json_object_get(w->out, SCALING)))
+        hf_put(w, SCALING, json_pack("{s:s}", "rope_type", "default"));
+    json_object_set_new(json_object_get(w->out, SCALING), row->key, json_real(w->config->rotary_percent));
+}
+
 /* ---- layers without rotation ---- */
 
 static int find_rotated_layers(const HfReader *r) {
@@ -599,6 +614,7 @@ const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
              hf_form_local_base = {local_base_read, local_base_write},
              hf_form_rotated_channels = {rotated_channels_read, rotated_channels_write},
              hf_form_whole_rotation = {whole_rotation_read, hf_value_write},
+             hf_form_inner_rotation = {inner_rotation_read, inner_rotation_write},
              hf_form_rope_scaling = {rope_scaling_read, rope_scaling_write},
              hf_form_scaled_by_default = {rope_scaling_read, scaled_by_default_write},
              hf_form_rope_temperature = {NULL, rope_temperature_write},

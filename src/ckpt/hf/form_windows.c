@@ -130,27 +130,6 @@ static void windows_write(HfWriter *w, const HfRow *row) {
     hf_put(w, "layer_types", types);
 }
 
-/* Checks that every layer attends to all positions. If the key is missing, transformers uses layers without
- * attention for this type. */
-static void attention_layers_read(HfReader *r, const HfRow *row) {
-    const json_t *types = hf_member(r, NULL, row->key);
-    const int64_t layers = hf_get_layers(r);
-    if (!json_is_array(types) || json_array_size(types) != (size_t)layers)
-        hf_refuse(r, row->key, "not a list with one entry for each layer");
-    for (int64_t i = 0; i < layers && !r->err.code; i++) {
-        const char *word = json_string_value(json_array_get(types, (size_t)i));
-        if (!word || (strcmp(word, "full_attention") && strcmp(word, "attention")))
-            hf_refuse(r, row->key, "but only layers with attention are supported (full_attention)");
-    }
-}
-
-static void attention_layers_write(HfWriter *w, const HfRow *row) {
-    json_t *types = json_array();
-    for (int64_t i = 0; i < w->config->num_layers; i++)
-        json_array_append_new(types, json_string("full_attention"));
-    hf_put(w, row->key, types);
-}
-
 /* Reads GPT-Neo's list of attention types. Each item is a list of words and the number of times the list is
  * repeated. */
 static void local_layers_read(HfReader *r, const HfRow *row) {
@@ -189,5 +168,4 @@ static void local_layers_write(HfWriter *w, const HfRow *row) {
 }
 
 const HfForm hf_form_local_layers = {local_layers_read, local_layers_write};
-const HfForm hf_form_attention_layers = {attention_layers_read, attention_layers_write};
 const HfForm hf_form_windows = {windows_read, windows_write};

@@ -21,6 +21,7 @@ typedef struct Family {
 static const Family FAMILIES[HF_FAMILIES] = {
 #define FAMILY(constant, title, base, prefix, layers, witness)                                               \
     [HF_##constant] = {title, HF_##base, prefix, layers, witness},
+#define PAIRED(...)
 #define MAP(...)
 #include "ckpt/hf/names.def"
 };
@@ -34,11 +35,19 @@ typedef struct Rule {
 static const Rule RULES[] = {
 #define ALL NULL
 #define FAMILY(...)
+#define PAIRED(...)
 #define MAP(family, module, part, name, layout) {HF_##family, module, part, name, layout},
 #include "ckpt/hf/names.def"
 #undef ALL
 };
 enum { N_RULES = sizeof RULES / sizeof *RULES };
+
+static const bool PAIRED[HF_FAMILIES] = {
+#define FAMILY(...)
+#define PAIRED(family) [HF_##family] = true,
+#define MAP(...)
+#include "ckpt/hf/names.def"
+};
 
 static const char LAYERS[] = ".layers.", OUTPUT[] = "output_layer.weight", MTP[] = "mtp.layers.",
                   MTP_LAYER[] = "transformer_layer.", MTP_WORDS[] = ".embed_tokens.weight",
@@ -123,7 +132,7 @@ static Err add_param(HfMap *m, const Param *p) {
         const int stack = (int)(in_layer - name);
         const char *layers = FAMILIES[m->family].layers, *star = strchr(layers, '*');
         char *end;
-        long layer = strtol(in_layer + sizeof LAYERS - 1, &end, 10);
+        long layer = strtol(in_layer + sizeof LAYERS - 1, &end, 10) / (PAIRED[m->family] ? 2 : 1);
         if (starts_with(name, MTP))
             layer += m->main_layers;
         else if (layer >= m->main_layers)

@@ -9,6 +9,7 @@
 
 typedef enum HfFamily {
 #define FAMILY(constant, ...) HF_##constant,
+#define PAIRED(...)
 #define MAP(...)
 #include "ckpt/hf/names.def"
     HF_FAMILIES

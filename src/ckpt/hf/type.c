@@ -361,6 +361,10 @@ static const HfRow ROWS_nemotron_h[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/nemotron_h.def"
 };
+static const HfRow ROWS_bamba[] = {
+#include "ckpt/hf/all.def"
+#include "ckpt/hf/bamba.def"
+};
 static const HfRow ROWS_bert[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/bert.def"

@@ -19,8 +19,8 @@
     "activation = quick-geglu\nglu-linear-offset = 1\nactivation-func-clamp-value = 7\nsoftmax-type = "      \
     "learnable\n"
 
-#define MAMBA                                                                                                \
-    "position-embedding-type = none\nmamba-head-dim = 6\nmamba-state-dim = 5\nmamba-num-groups = 2\n"
+#define MAMBA_SIZES "mamba-head-dim = 6\nmamba-state-dim = 5\nmamba-num-groups = 2\n"
+#define MAMBA       "position-embedding-type = none\n" MAMBA_SIZES
 
 /* --hf-model-type with the name of the type that is tried, because an earlier type may also fit. */
 #define NAMED "hf-model-type = %s\n"
@@ -75,7 +75,8 @@ static const char *const CHOICES[][MOST_CHOICES] = {
     {"", "model = bert\nactivation = gelu-erf\n",
      "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", T5, ROBERTA("roberta"),
      ROBERTA("xlm-roberta"), T5 "logits-scaling = 1\n"},
-    {"", LATENT, MAMBA "hybrid-layer-pattern = MMM\n", MAMBA "hybrid-layer-pattern = M-*\n"},
+    {"", LATENT, MAMBA "hybrid-layer-pattern = MMM\n", MAMBA "hybrid-layer-pattern = M-*\n",
+     MAMBA_SIZES "num-layers = 4\nhybrid-layer-pattern = M-*-\n"},
     {"", NAMED},
 };
 enum { N_CHOICES = sizeof CHOICES / sizeof *CHOICES };
@@ -154,6 +155,7 @@ static const int MODEL[][N_CHOICES] = {
     {1, 1, 5, 1, 0, 1},
     {0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 1, 2, 1, 1, 0, 0, 0, 0, 0, 0, 3},
+    {2, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 4},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4},
@@ -275,27 +277,15 @@ TEST(changes_read_back_or_are_refused) {
 /* Keys that change no function, or are read only together with other keys: a size of the window, or the first layer of
  * several if there is a list of layers. */
 static bool is_idle(const json_t *root, const char *key) {
-    static const char *const IDLE[] = {"pad_token_id",
-                                       "architectures",
-                                       "torch_dtype",
-                                       "bos_token_id",
-                                       "eos_token_id",
-                                       "dropout",
-                                       "attention_dropout",
-                                       "hidden_dropout",
-                                       "residual_dropout",
-                                       "embedding_dropout",
-                                       "embd_pdrop",
-                                       "resid_pdrop",
-                                       "attn_pdrop",
-                                       "mamba_n_heads",
-                                       "max_seq_len",
-                                       "hidden_dropout_prob",
-                                       "attention_probs_dropout_prob",
-                                       "embed_dropout",
-                                       "resid_dropout"};
+    static const char *const IDLE[] = {
+        "pad_token_id",     "architectures",     "torch_dtype",         "bos_token_id",
+        "eos_token_id",     "dropout",           "attention_dropout",   "hidden_dropout",
+        "residual_dropout", "embedding_dropout", "embd_pdrop",          "resid_pdrop",
+        "attn_pdrop",       "max_seq_len",       "hidden_dropout_prob", "attention_probs_dropout_prob",
+        "embed_dropout",    "resid_dropout"};
     for (size_t i = 0; i < sizeof IDLE / sizeof *IDLE; i++)
         if (!strcmp(key, IDLE[i])) return true;
+    if (!strcmp(key, "mamba_n_heads")) return !json_object_get(root, "mamba_d_head");
     return !strcmp(key, "max_window_layers") && json_object_get(root, "layer_types");
 }
 
@@ -398,6 +388,10 @@ static const char *const KEYED[] = {
     ROPE "swiglu = false\nactivation = xielu\nqk-layernorm = true\n",
     ROPE LATENT "hf-model-type = youtu\n",
     ROPE "embedding-multiplier = 12\nhf-model-type = granitemoehybrid\n",
+    HYBRID "embedding-multiplier = 12\nhybrid-layer-pattern = M-*-\nmamba-dt-min = 0.01\n",
+    HYBRID EXPERTS "hybrid-layer-pattern = ME*E\nmoe-shared-expert-intermediate-size = "
+                   "30\nmamba-dt-min = 0.01\n",
+    HYBRID "hybrid-layer-pattern = M-*-\nmamba-dt-min = 0.01\nkv-channels = 8\nrotary-percent = 0.5\n",
     BASE "group-query-attention = true\nnum-query-groups = 1\n",
     TEMPERED "rotary-base = 100\nwindow-size = 7,0\n",
     TEMPERED "position-embedding-type = yarn\nyarn-original-max-position-embeddings = 3\n",
@@ -409,7 +403,7 @@ static const char *const KEYED[] = {
     HYBRID "position-embedding-type = none\nswiglu = false\nsquared-relu = true\n"
            "untie-embeddings-and-output-weights = true\nmamba-dt-min = 0.01\n",
     HYBRID EXPERTS "position-embedding-type = none\nswiglu = false\nsquared-relu = true\n"
-                   "untie-embeddings-and-output-weights = true\nhybrid-layer-pattern = ME*M\n" GLM
+                   "untie-embeddings-and-output-weights = true\nhybrid-layer-pattern = ME*-\n" GLM
                    "moe-shared-expert-intermediate-size = 30\nmoe-latent-size = 7\n",
     WINDOWS
     "window-attn-skip-freq = [1,1,1,0]\nno-rope-freq = 4\nqk-layernorm = true\nnorm-placement = post\n",

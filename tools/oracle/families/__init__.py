@@ -20,6 +20,7 @@ NAMES = """gpt2 llama mistral qwen2 qwen3 stablelm nemotron mixtral qwen2_moe qw
   ernie4_5 gemma exaone4 olmo3 flex_olmo dots1 minimax_m2 granitemoe granitemoeshared ministral ministral3 vaultgemma
   gpt_oss llama4_text cohere cohere2 olmoe phi phimoe opt glm4_moe_lite solar_open exaone_moe jais2 internlm3 olmo
   iquestcoder exaone persimmon youtu granitemoehybrid gpt_bigcode biogpt gpt_neo hyperclovax hunyuan_v1_dense
-  hunyuan_v1_moe gptj ernie4_5_moe bloom mpt cwm apertus mamba2 nemotron_h bert megatron_bert roberta t5 mt5""".split()
+  hunyuan_v1_moe gptj ernie4_5_moe bloom mpt cwm apertus mamba2 nemotron_h bamba bert megatron_bert roberta t5
+  mt5""".split()
 FAMILIES = {name: importlib.import_module(f"families.{name}") for name in NAMES}
 CASES = {case: (family, *what) for family, module in FAMILIES.items() for case, what in module.CASES.items()}
