@@ -68,6 +68,7 @@ typedef struct QuantizeAttr {
 
 typedef struct Fp8CastAttr {
     Fp8Blocks blocks; /* with FP8_WHOLE, the state contains the scale */
+    int64_t matrices; /* fp8_cast: the number g of matrices in x; 0 means 1 */
 } Fp8CastAttr;
 
 /* Selects elements [first, first + n) of a row-major weight [rows, columns]; n is the operand's number of
@@ -82,6 +83,8 @@ typedef struct Fp8GemmAttr {
     Fp8Blocks a, b; /* at most one operand has FP8_SQUARES */
     /* if true, accumulators may be less precise than fp32: Hopper's tensor cores keep about 14 bits */
     bool fast;
+    /* experts only: sums are fp32, in an order that depends only on the sizes */
+    bool fixed_order;
     Activation activation; /* the activation that computes the output `act`; must not be gated */
 } Fp8GemmAttr;
 

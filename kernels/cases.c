@@ -20,7 +20,10 @@
 #define MANY   PICK(33, 64, 128)
 #define THIN   PICK(40, 256, 2048)
 #define SMALL  PICK(72, 384, 1536)
-#define N      PICK(4104, 38633472, 1 << 28)
+/* fp8_expert_cast with 2 S B rows of eight experts */
+#define BLOCKED (8 * ((S * B / 4 + 127) / 128 * 128))
+#define TURNED  ((2 * S * B + 127) / 128 * 128 + 8 * 128)
+#define N       PICK(4104, 38633472, 1 << 28)
 
 #define CASE(name, op, builder, attr, in, ...) {name, OP_##op, attr, in, __VA_ARGS__},
 

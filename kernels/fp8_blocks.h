@@ -36,3 +36,13 @@ HOST_DEVICE static inline int64_t fp8_block_of(Fp8Blocks kind, int64_t rows, int
     if (kind == FP8_ROWS) return column / FP8_BLOCK * rows + row;
     return row / FP8_BLOCK * fp8_blocks_across(kind, columns) + column / FP8_BLOCK;
 }
+
+/* Returns the number of elements of `inverse` for one of several weights: one scale or squares each. */
+HOST_DEVICE static inline int64_t fp8_blocks_step(Fp8Blocks kind, int64_t rows, int64_t columns) {
+    return kind == FP8_ROWS ? 0 : fp8_blocks_count(kind, rows, columns);
+}
+
+/* Returns the number of columns of the transpose of experts' rows (kernels/ops.def, src/ops/grouped_fp8.c). */
+HOST_DEVICE static inline int64_t fp8_padded_rows(int64_t rows, int64_t experts) {
+    return ((rows + FP8_BLOCK - 1) / FP8_BLOCK + experts) * FP8_BLOCK;
+}

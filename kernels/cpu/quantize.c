@@ -17,10 +17,15 @@ static float largest(const real *x, int64_t rows, int64_t columns, int64_t strid
     return (float)most;
 }
 
+/* Returns state g of the states [1+n] or [g,1+n]. */
+static real *state_of(const Tensor *states, int64_t g) { return reals(states) + g * tensor_width(states); }
+
+static void add_amax(real *state, float amax) { state[1] = REAL_MATH(fmax)(state[1], (real)amax); }
+
 void KERNEL(amax)(const Call *c) {
-    const Tensor *x = c->in[0];
-    real *newest = reals(c->out[0]) + 1;
-    *newest = REAL_MATH(fmax)(*newest, (real)largest(reals(x), 1, tensor_count(x), 0));
+    const int64_t matrices = tensor_rows(c->out[0]), each = tensor_count(c->in[0]) / matrices;
+    for (int64_t g = 0; g < matrices; g++)
+        add_amax(state_of(c->out[0], g), largest(reals(c->in[0]) + g * each, 1, each, 0));
 }
 
 static float scale_for(float amax, float most, float otherwise) {
@@ -29,10 +34,8 @@ static float scale_for(float amax, float most, float otherwise) {
     return isinf(scale) ? FLT_MAX : scale;
 }
 
-void KERNEL(fp8_scale)(const Call *c) {
-    const Fp8ScaleAttr *a = c->attr;
-    real *scale = reals(c->out[0]), *amax = scale + 1;
-    const int64_t n = tensor_count(c->out[0]) - 1;
+static void end_step(const Fp8ScaleAttr *a, real *scale, int64_t n) {
+    real *amax = scale + 1;
     const float chosen = (float)(a->most_recent ? amax[0] : (real)largest(amax, 1, n, 0));
     *scale = (real)scale_for(chosen, (float)a->largest, (float)*scale);
     const real newest = amax[0];
@@ -41,12 +44,19 @@ void KERNEL(fp8_scale)(const Call *c) {
     amax[0] = 0;
 }
 
+void KERNEL(fp8_scale)(const Call *c) {
+    for (int64_t g = 0; g < tensor_rows(c->out[0]); g++)
+        end_step(c->attr, state_of(c->out[0], g), tensor_width(c->out[0]) - 1);
+}
+
 void KERNEL(fp8_own_scale)(const Call *c) {
     const Fp8ScaleAttr *a = c->attr;
-    const Tensor *x = c->in[0];
-    real *state = reals(c->out[0]);
-    state[0] = (real)scale_for(largest(reals(x), 1, tensor_count(x), 0), (float)a->largest, 0);
-    state[1] = 0;
+    const int64_t matrices = tensor_rows(c->out[0]), each = tensor_count(c->in[0]) / matrices;
+    for (int64_t g = 0; g < matrices; g++) {
+        real *state = state_of(c->out[0], g);
+        state[0] = (real)scale_for(largest(reals(c->in[0]) + g * each, 1, each, 0), (float)a->largest, 0);
+        state[1] = 0;
+    }
 }
 
 /* Rounds a scale down to a power of two, because the scales of blocks must be powers of two. */
@@ -111,7 +121,11 @@ typedef struct Fp8Cast {
     float scale; /* the scale for all elements, unless each block has a scale */
     uint8_t *values;
     real *inverse;
+    /* distances between rows of `values`, and between columns of blocks in `inverse` (only for FP8_ROWS) */
+    int64_t pitch, block_pitch;
 } Fp8Cast;
+
+static Fp8Type fp8_type(const Tensor *t) { return t->dtype == F8E4M3 ? E4M3 : E5M2; }
 
 static float scale_of_block(const Fp8Cast *m, int64_t r, int64_t i, int64_t high, int64_t wide) {
     float amax = 0;
@@ -131,35 +145,102 @@ static void write_values(const Fp8Cast *m) {
             const int64_t high = m->rows - r < most ? m->rows - r : most,
                           wide = m->columns - i < FP8_BLOCK ? m->columns - i : FP8_BLOCK;
             const float scale = scale_of_block(m, r, i, high, wide);
-            m->inverse[fp8_block_of(m->blocks, m->rows, m->columns, r, i)] = (real)(1 / scale);
+            if (m->inverse)
+                m->inverse[fp8_block_of(m->blocks, m->block_pitch, m->columns, r, i)] = (real)(1 / scale);
             for (int64_t a = r; a < r + high; a++)
                 for (int64_t b = i; b < i + wide; b++)
-                    m->values[a * m->columns + b] =
+                    m->values[a * m->pitch + b] =
                         fp8_from_float(m->type, (float)m->x[a * m->row + b * m->column] * scale);
         }
+}
+
+/* Writes the values of matrix g or, if `turned` is true, of its transpose. */
+static void write_matrix(Fp8Cast m, int64_t rows, int64_t width, const Tensor *to, int64_t g, bool turned) {
+    m.values = (uint8_t *)to->data + g * rows * width;
+    m.rows = turned ? width : rows, m.columns = turned ? rows : width;
+    m.row = turned ? 1 : width, m.column = turned ? width : 1;
+    m.type = fp8_type(to), m.pitch = m.columns, m.block_pitch = m.rows;
+    write_values(&m);
 }
 
 void KERNEL(fp8_cast)(const Call *c) {
     const Fp8CastAttr *a = c->attr;
     const Tensor *x = c->in[0], *y = c->out[0], *yt = c->out[1];
-    const int64_t rows = tensor_rows(x), width = tensor_width(x);
-    const float scale = c->in[1] ? (float)reals(c->in[1])[0] : 1;
-    Fp8Cast m = {.x = reals(x), .blocks = a->blocks, .scale = scale > 0 ? scale : 1};
+    const int64_t matrices = a->matrices ? a->matrices : 1, rows = tensor_rows(x) / matrices,
+                  width = tensor_width(x), step = tensor_count(c->out[2]) / matrices;
     CHECK(a->blocks == FP8_WHOLE || !y || !yt,
           "fp8_cast: if each block has a scale, only one of y and yt can be computed");
-    m.inverse = reals(c->out[2]);
-    if (a->blocks == FP8_WHOLE) *m.inverse = (real)(1 / m.scale);
-    if (y) {
-        m.rows = rows, m.columns = width, m.row = width, m.column = 1;
-        m.type = y->dtype == F8E4M3 ? E4M3 : E5M2, m.values = y->data;
-        write_values(&m);
-    }
-    if (yt) {
-        m.rows = width, m.columns = rows, m.row = 1, m.column = width;
-        m.type = yt->dtype == F8E4M3 ? E4M3 : E5M2, m.values = yt->data;
-        write_values(&m);
+    for (int64_t g = 0; g < matrices; g++) {
+        const float scale = c->in[1] ? (float)*state_of(c->in[1], g) : 1;
+        const Fp8Cast m = {.x = reals(x) + g * rows * width,
+                           .blocks = a->blocks,
+                           .scale = scale > 0 ? scale : 1,
+                           .inverse = reals(c->out[2]) + g * step};
+        if (a->blocks == FP8_WHOLE) *m.inverse = (real)(1 / m.scale);
+        if (y) write_matrix(m, rows, width, y, g, false);
+        if (yt) write_matrix(m, rows, width, yt, g, true);
     }
     if (c->out[3]) KERNEL(amax)(&(Call){.in = {c->in[0]}, .out = {c->out[3]}, .device = c->device});
+}
+
+/* ---- rows of experts ---- */
+
+void KERNEL(fp8_pad_offsets)(const Call *c) {
+    const int64_t *offset = int64s(c->in[0]);
+    int64_t *padded = int64s(c->out[0]);
+    padded[0] = 0;
+    for (int64_t e = 1; e < c->in[0]->dim[0]; e++)
+        padded[e] = padded[e - 1] + (offset[e] - offset[e - 1] + FP8_BLOCK - 1) / FP8_BLOCK * FP8_BLOCK;
+}
+
+void KERNEL(fp8_expert_amax)(const Call *c) {
+    const int64_t *offset = int64s(c->in[1]), width = tensor_width(c->in[0]);
+    for (int64_t e = 0; e < c->in[1]->dim[0] - 1; e++)
+        add_amax(state_of(c->out[0], e),
+                 largest(reals(c->in[0]) + offset[e] * width, 1, (offset[e + 1] - offset[e]) * width, 0));
+}
+
+static void clear_values(const Tensor *values, const Tensor *inverse) {
+    if (values) memset(values->data, 0, tensor_bytes(values));
+    for (int64_t i = 0; inverse && i < tensor_count(inverse); i++) reals(inverse)[i] = 1;
+}
+
+static void cast_experts(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const Tensor *y = c->out[0], *yt = c->out[1];
+    const int64_t *offset = int64s(c->in[1]), *padded = int64s(c->in[2]), width = tensor_width(c->in[0]),
+                  total = c->in[0]->dim[0];
+    const bool blocks = ((const Fp8CastAttr *)c->attr)->blocks != FP8_WHOLE;
+    for (int64_t e = begin; e < end; e++) {
+        const int64_t rows = offset[e + 1] - offset[e];
+        const float scale = c->in[3] ? (float)*state_of(c->in[3], e) : 0;
+        Fp8Cast m = {.x = reals(c->in[0]) + offset[e] * width,
+                     .blocks = blocks ? FP8_ROWS : FP8_WHOLE,
+                     .scale = scale > 0 ? scale : 1,
+                     .row = width,
+                     .column = 1};
+        if (!blocks && c->out[2]) reals(c->out[2])[e] = (real)(1 / m.scale);
+        if (y) {
+            m.rows = rows, m.columns = m.pitch = width, m.block_pitch = total;
+            m.type = fp8_type(y), m.values = (uint8_t *)y->data + offset[e] * width;
+            if (blocks && c->out[2]) m.inverse = reals(c->out[2]) + offset[e];
+            write_values(&m);
+        }
+        if (!yt) continue;
+        m.row = 1, m.column = width, m.inverse = NULL;
+        m.rows = m.block_pitch = width, m.columns = rows, m.pitch = tensor_width(yt);
+        m.type = fp8_type(yt), m.values = (uint8_t *)yt->data + padded[e];
+        if (blocks && c->out[3]) m.inverse = reals(c->out[3]) + padded[e] / FP8_BLOCK * width;
+        write_values(&m);
+    }
+}
+
+void KERNEL(fp8_expert_cast)(const Call *c) {
+    clear_values(c->out[0], c->out[2]);
+    clear_values(c->out[1], c->out[3]);
+    pool_for(c->device->pool, c->in[1]->dim[0] - 1, 1, cast_experts, (void *)c);
+    if (c->out[4]) KERNEL(fp8_expert_amax)
+    (&(Call){.in = {c->in[0], c->in[1]}, .out = {c->out[4]}, .device = c->device});
 }
 
 /* ---- weights that are stored in FP8 ---- */
@@ -201,7 +282,7 @@ static float scale_of_part(const Call *c, int64_t block) {
     const Fp8PartAttr *a = c->attr;
     const float given = c->in[2] ? (float)reals(c->in[2])[0] : 0;
     if (c->in[2]) return given > 0 ? given : 1;
-    const Fp8Type type = c->out[0]->dtype == F8E4M3 ? E4M3 : E5M2;
+    const Fp8Type type = fp8_type(c->out[0]);
     const float scale = scale_for((float)reals(c->in[1])[block], fp8_max(type), 1);
     return a->blocks == FP8_WHOLE ? scale : power_of_two(scale);
 }
@@ -209,7 +290,7 @@ static float scale_of_part(const Call *c, int64_t block) {
 static void cast_part(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const Fp8PartAttr *a = c->attr;
-    const Fp8Type type = c->out[0]->dtype == F8E4M3 ? E4M3 : E5M2;
+    const Fp8Type type = fp8_type(c->out[0]);
     const real *x = reals(c->in[0]);
     uint8_t *y = c->out[0]->data;
     for (Run r = {.at = begin}; r.at < end; r.at += r.n) {
@@ -240,7 +321,7 @@ void KERNEL(fp8_cast_part)(const Call *c) {
 void KERNEL(fp8_decode)(const Call *c) {
     const Fp8CastAttr *a = c->attr;
     const Tensor *x = c->in[0];
-    const Fp8Type type = x->dtype == F8E4M3 ? E4M3 : E5M2;
+    const Fp8Type type = fp8_type(x);
     const int64_t rows = tensor_rows(x), width = tensor_width(x);
     const uint8_t *values = x->data;
     const real *inverse = reals(c->in[1]);

@@ -1,20 +1,6 @@
 /* Converts operands and their transposes to FP8 in one pass over x. Scales are computed as in
- * kernels/cuda/quantize.cu. The hardware rounds values to nearest, ties to even, with the same results as
- * src/tensor/fp8.c. Values that overflow become the largest FP8 value, and NaN becomes 0x7f. y, yt and
- * inverse are written; newest is updated in place. */
-#include <cuda_fp8.h>
-
-#include "kernels/cuda/quantize.cuh"
-
-/* A block processes a tile of 128 by 128 elements. A thread processes 8 by 8 elements. */
-enum {
-    TILE = FP8_BLOCK,
-    THREADS = 256,
-    SIDE = 8,
-    LANES = TILE / SIDE,
-    WARPS = THREADS / 32,
-    HIGHEST_STACK = 4 /* a stack of at most 2^4 tiles, whose columns are 2 KB long in yt */
-};
+ * kernels/cuda/quantize.cu. y, yt and inverse are written; newest is updated in place. */
+#include "kernels/cuda/fp8_tile.cuh"
 
 typedef struct Fp8Cast {
     const void *x;
@@ -26,34 +12,11 @@ typedef struct Fp8Cast {
      * processed before the tiles in the next stack to its right. */
     uint32_t across, stack;
     Fp8Blocks blocks;
+    /* distances between the matrices' states in `state` and `newest`, and between their inverses */
+    int64_t state_step, newest_step, inverse_step;
 } Fp8Cast;
 
-template <__nv_fp8_interpretation_t F> constexpr float MOST = F == __NV_E4M3 ? 448.0f : 57344.0f;
-
-/* ---- conversion ---- */
-
-template <__nv_fp8_interpretation_t F> __device__ __forceinline__ uint32_t fp8_of(float x) {
-    return x == x ? __nv_cvt_float_to_fp8(x, __NV_SATFINITE, F) : 0x7f;
-}
-
-template <__nv_fp8_interpretation_t F>
-__device__ __forceinline__ uint32_t four_fp8(float a, float b, float c, float d) {
-#if __CUDA_ARCH__ >= 890
-    return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, F) |
-           (uint32_t)__nv_cvt_float2_to_fp8x2(make_float2(c, d), __NV_SATFINITE, F) << 16;
-#else
-    return fp8_of<F>(a) | fp8_of<F>(b) << 8 | fp8_of<F>(c) << 16 | fp8_of<F>(d) << 24;
-#endif
-}
-
 /* ---- a tile ---- */
-
-template <typename T> struct Held {
-    Run<T, SIDE> row[SIDE];
-    bool inside; /* true if all elements are inside x; otherwise none is, because sizes are multiples of 16 */
-
-    __device__ __forceinline__ float operator()(int r, int k) const { return row[r].get(k); }
-};
 
 /* A thread's position: the first row of its tile, and the thread's first column. */
 struct Place {
@@ -74,72 +37,28 @@ __device__ __forceinline__ Place place_of(const Fp8Cast &c) {
 }
 
 template <typename T> __device__ __forceinline__ void load(const Fp8Cast &c, const Place &p, Held<T> &x) {
-    const T *from = (const T *)c.x + p.row_of(0) * c.width + p.column;
-    x.inside = p.column < c.width && p.row_of(0) < c.rows;
-#pragma unroll
-    for (int r = 0; r < SIDE; r++, from += c.width) {
-        if (x.inside)
-            x.row[r] = load_run<T, SIDE>(from, 0, SIDE, true);
-        else
-            x.row[r].clear();
-    }
+    /* all rows are inside or none, because sizes are multiples of 16 */
+    const bool inside = p.column < c.width && p.row_of(0) < c.rows;
+    load_held((const T *)c.x + p.row_of(0) * c.width + p.column, c.width, inside ? SIDE : 0, x);
 }
 
-template <typename T> __device__ __forceinline__ float largest_of(const Held<T> &x) {
-    Largest<T> most;
-#pragma unroll
-    for (int r = 0; r < SIDE; r++) most.take(x.row[r]);
-    return most.get();
-}
-
-/* The factors for a thread's rows and columns. A cast uses either the row factors or the column factors; the
- * unused factors are 1. */
-struct Scales {
-    float row[SIDE], column[SIDE];
-};
-
-/* Computes the scale of each row from the elements of the 16 threads that share the row. */
 template <typename T>
 __device__ __forceinline__ void scale_rows(const Fp8Cast &c, const Place &p, const Held<T> &x, float most,
                                            Scales &s) {
-#pragma unroll
-    for (int r = 0; r < SIDE; r++) {
-        float amax = 0;
-#pragma unroll
-        for (int k = 0; k < SIDE; k++) amax = fmaxf(amax, fabsf(x(r, k)));
-#pragma unroll
-        for (int d = LANES / 2; d > 0; d /= 2) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, d));
-        s.row[r] = power_of_two_scale(amax, most);
-        if (p.lane == 0 && x.inside)
-            c.inverse[fp8_block_of(FP8_ROWS, c.rows, c.width, p.row_of(r), p.column)] =
-                __fdiv_rn(1, s.row[r]);
-    }
+    row_scales(x, most, s.row);
+    for (int r = 0; p.lane == 0 && r < x.height; r++)
+        c.inverse[fp8_block_of(FP8_ROWS, c.rows, c.width, p.row_of(r), p.column)] = __fdiv_rn(1, s.row[r]);
 }
 
-/* Computes the scale of each column, first over the two threads of each warp that share the column, then over
- * all warps. */
 template <typename T>
 __device__ __forceinline__ void scale_columns(const Fp8Cast &c, const Place &p, const Held<T> &x, float most,
                                               Scales &s) {
-    __shared__ float room[WARPS][TILE];
+    column_scales(x, p.lane, most, s.column);
 #pragma unroll
-    for (int k = 0; k < SIDE; k++) {
-        float amax = 0;
-#pragma unroll
-        for (int r = 0; r < SIDE; r++) amax = fmaxf(amax, fabsf(x(r, k)));
-        room[threadIdx.x / 32][SIDE * p.lane + k] = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, LANES));
-    }
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < SIDE; k++) {
-        float amax = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) amax = fmaxf(amax, room[w][SIDE * p.lane + k]);
-        s.column[k] = power_of_two_scale(amax, most);
+    for (int k = 0; k < SIDE; k++)
         if (p.line == 0 && p.column < c.width)
             c.inverse[fp8_block_of(FP8_ROWS, c.width, c.rows, p.column + k, p.row)] =
                 __fdiv_rn(1, s.column[k]);
-    }
 }
 
 /* Computes the scale of the tile, and pads `inverse` with zeros after the last tile of a row. */
@@ -173,76 +92,29 @@ __device__ __forceinline__ void scale_blocks(const Fp8Cast &c, const Place &p, c
         scale_columns(c, p, x, most, s);
 }
 
-/* Transposes four rows of four FP8 values. */
-__device__ __forceinline__ void turn(const uint32_t *row, uint32_t (&column)[4]) {
-    const uint32_t a = __byte_perm(row[0], row[1], 0x5140), b = __byte_perm(row[2], row[3], 0x5140),
-                   c = __byte_perm(row[0], row[1], 0x7362), d = __byte_perm(row[2], row[3], 0x7362);
-    column[0] = __byte_perm(a, b, 0x5410), column[1] = __byte_perm(a, b, 0x7632);
-    column[2] = __byte_perm(c, d, 0x5410), column[3] = __byte_perm(c, d, 0x7632);
-}
-
-/* Returns the index of a line in the transposed tile. A line is a column's elements in 8 consecutive rows.
- * Because the distance between columns is a multiple of the number of banks, lines are permuted: 16 threads
- * that write different columns concurrently then use 16 different pairs of banks. */
-__device__ __forceinline__ int turned_at(int column, int line) {
-    return column * LANES + (line ^ column / SIDE);
-}
-
-/* Writes y to memory, and the transposed columns to `turned`. */
-template <typename T, __nv_fp8_interpretation_t F, bool BLOCKS>
-__device__ __forceinline__ void convert(const Fp8Cast &c, const Place &p, const Held<T> &x, const Scales &s,
-                                        float scale, uint2 *turned) {
-    uint32_t half[2][SIDE]; /* four columns of each row, as FP8 */
-    uint8_t *to = c.y + p.row_of(0) * c.width + p.column;
-#pragma unroll
-    for (int r = 0; r < SIDE; r++, to += c.width) {
-        float v[SIDE];
-#pragma unroll
-        for (int k = 0; k < SIDE; k++)
-            v[k] = __fmul_rn(x(r, k), BLOCKS ? __fmul_rn(s.row[r], s.column[k]) : scale);
-        half[0][r] = four_fp8<F>(v[0], v[1], v[2], v[3]);
-        half[1][r] = four_fp8<F>(v[4], v[5], v[6], v[7]);
-        if (c.y && x.inside) *(uint2 *)to = make_uint2(half[0][r], half[1][r]);
-    }
-    if (!c.yt) return;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        uint32_t upper[4], lower[4];
-        turn(half[h], upper), turn(half[h] + 4, lower);
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            turned[turned_at(SIDE * p.lane + 4 * h + k, p.line)] = make_uint2(upper[k], lower[k]);
-    }
-}
-
-/* Each thread writes two adjacent lines of a column with a single store, so that eight threads write
- * contiguous bytes. A line has eight rows. */
-__device__ __forceinline__ void write_turned(const Fp8Cast &c, const Place &p, const uint2 *turned) {
-    enum { PAIRS = LANES / 2, APART = THREADS / PAIRS, COLUMNS = TILE / APART };
-    const int line = threadIdx.x % PAIRS * 2, column = threadIdx.x / PAIRS;
-    const int64_t first = p.column - SIDE * p.lane + column, row = p.row + SIDE * line;
-    uint8_t *to = c.yt + first * c.rows + row;
-    uint4 values[COLUMNS];
-#pragma unroll
-    for (int k = 0; k < COLUMNS; k++) {
-        const int at = turned_at(column + k * APART, line);
-        values[k] = *(const uint4 *)(turned + at / 2 * 2);
-        if (at % 2) /* turned_at has swapped the two lines */
-            values[k] = make_uint4(values[k].z, values[k].w, values[k].x, values[k].y);
-    }
-#pragma unroll
-    for (int k = 0; k < COLUMNS; k++, to += APART * c.rows)
-        if (row < c.rows && first + k * APART < c.width) *(uint4 *)to = values[k];
+/* Returns the part of the call that processes matrix blockIdx.y. */
+template <typename T> __device__ __forceinline__ Fp8Cast matrix_of(Fp8Cast c) {
+    const int64_t g = blockIdx.y, at = g * c.rows * c.width;
+    c.x = (const T *)c.x + at;
+    if (c.y) c.y += at;
+    if (c.yt) c.yt += at;
+    if (c.state) c.state += g * c.state_step;
+    if (c.newest) c.newest += g * c.newest_step;
+    c.inverse += g * c.inverse_step;
+    return c;
 }
 
 template <typename T, __nv_fp8_interpretation_t F, bool BLOCKS>
-static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 : 2) write_values(Fp8Cast c) {
+static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 : 2)
+    write_values(Fp8Cast all) {
     __shared__ alignas(16) uint2 turned[TILE * LANES];
     __shared__ float room[32];
+    const Fp8Cast c = matrix_of<T>(all);
     const Place p = place_of(c);
     if (p.row >= c.rows) return; /* the last stack may extend beyond x */
     Held<T> x;
     Scales s;
+    Fp8Rows half;
     float scale = 1;
     load(c, p, x);
     if (BLOCKS) {
@@ -251,16 +123,16 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 
         scale = c.state && *c.state > 0 ? *c.state : 1;
         if (p.row == 0 && p.column == 0 && p.line == 0) *c.inverse = __fdiv_rn(1, scale);
     }
-    convert<T, F, BLOCKS>(c, p, x, s, scale, turned);
+    convert<T, F, BLOCKS>(x, s, scale, half);
+    if (c.y) write_rows(c.y + p.row_of(0) * c.width + p.column, c.width, x.height, half);
     if (c.yt) {
+        turn_rows(half, p.lane, p.line, turned);
         __syncthreads();
-        write_turned(c, p, turned);
+        write_turned(c.yt, p.row, c.rows, p.column - SIDE * p.lane, c.width, turned);
     }
     if (!c.newest) return;
     const float most = block_max(largest_of(x), room);
-    /* Comparing the bits of non-negative floats as integers gives the same order, and a maximum does not depend
-     * on the order of updates. */
-    if (threadIdx.x == 0) atomicMax((int *)(c.newest + 1), __float_as_int(most));
+    if (threadIdx.x == 0) update_amax(c.newest, most);
 }
 
 /* ---- any sizes, types and addresses ---- */
@@ -271,31 +143,36 @@ typedef struct Matrix {
     int64_t rows, columns, row, column;
     Fp8Blocks blocks;
     uint8_t *values;
+    int64_t state_step, inverse_step; /* as in Fp8Cast */
 } Matrix;
 
 /* Each warp processes the elements of one block or, if there is only one scale, 128 columns of a row. */
 template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_blocks(Matrix m) {
     const int lane = threadIdx.x % 32;
+    const int64_t g = blockIdx.y, from = g * m.rows * m.columns, inverse = g * m.inverse_step;
     const int64_t each = m.blocks == FP8_SQUARES ? TILE : 1, across = (m.columns + TILE - 1) / TILE,
                   blocks = (m.rows + each - 1) / each * across;
-    const float whole = m.state.data ? scale_of(m.state) : 1;
+    const float whole = m.state.data ? scale_of(m.state, g * m.state_step) : 1;
+    m.values += from;
     if (m.blocks == FP8_WHOLE && blockIdx.x == 0 && threadIdx.x == 0)
-        m.inverse.put(0, (R)__fdiv_rn(1, whole));
+        m.inverse.put(inverse, (R)__fdiv_rn(1, whole));
     for (int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; i < blocks;
          i += (int64_t)gridDim.x * WARPS) {
         const int64_t row = i / across * each, column = i % across * TILE;
         const int64_t high = m.rows - row < each ? m.rows - row : each,
                       wide = m.columns - column < TILE ? m.columns - column : TILE,
-                      at = fp8_block_of(m.blocks, m.rows, m.columns, row, column);
+                      at = inverse + fp8_block_of(m.blocks, m.rows, m.columns, row, column);
         float amax = 0, scale = whole;
         for (int64_t k = lane; m.blocks != FP8_WHOLE && k < high * wide; k += 32)
-            amax = larger_size(amax, m.x.get<R>((row + k / wide) * m.row + (column + k % wide) * m.column));
+            amax = larger_size(amax,
+                               m.x.get<R>(from + (row + k / wide) * m.row + (column + k % wide) * m.column));
         if (m.blocks != FP8_WHOLE) {
             scale = power_of_two_scale(warp_max(amax), MOST<F>);
             if (lane == 0) m.inverse.put(at, (R)__fdiv_rn(1, scale));
         }
         for (int64_t k = lane; k < high * wide; k += 32) {
-            const float v = (float)m.x.get<R>((row + k / wide) * m.row + (column + k % wide) * m.column);
+            const float v =
+                (float)m.x.get<R>(from + (row + k / wide) * m.row + (column + k % wide) * m.column);
             m.values[(row + k / wide) * m.columns + column + k % wide] =
                 (uint8_t)fp8_of<F>(__fmul_rn(v, scale));
         }
@@ -307,16 +184,14 @@ template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_
 
 /* ---- launches ---- */
 
-#define FORMAT_SWITCH(dtype, ...)                                                                            \
-    do {                                                                                                     \
-        if ((dtype) == F8E4M3) {                                                                             \
-            constexpr __nv_fp8_interpretation_t F = __NV_E4M3;                                               \
-            __VA_ARGS__;                                                                                     \
-        } else {                                                                                             \
-            constexpr __nv_fp8_interpretation_t F = __NV_E5M2;                                               \
-            __VA_ARGS__;                                                                                     \
-        }                                                                                                    \
-    } while (0)
+static int64_t width_of(const Tensor *states) { return states ? tensor_width(states) : 0; }
+
+static int64_t matrices_of(const Call *c) {
+    const int64_t n = ((const Fp8CastAttr *)c->attr)->matrices;
+    return n ? n : 1;
+}
+
+static int64_t rows_of_each(const Call *c) { return tensor_rows(c->in[0]) / matrices_of(c); }
 
 /* Returns true if the fast kernel, which processes tiles, supports the call. The slow kernel supports all
  * calls. */
@@ -325,7 +200,7 @@ static bool in_tiles(const Call *c, Fp8Blocks blocks) {
     bool floats = x->dtype != F64 && c->out[2]->dtype == F32;
     if (c->in[1]) floats = floats && c->in[1]->dtype == F32;
     if (c->out[3]) floats = floats && c->out[3]->dtype == F32;
-    return floats && tensor_count(x) > 0 && tensor_rows(x) % 16 == 0 && tensor_width(x) % 16 == 0 &&
+    return floats && tensor_count(x) > 0 && rows_of_each(c) % 16 == 0 && tensor_width(x) % 16 == 0 &&
            aligned_16(x->data) && (uintptr_t)x->data % (8 * dtype_size((DType)x->dtype)) == 0 &&
            aligned_16(data_of<void>(c->out[0])) && aligned_16(data_of<void>(c->out[1])) &&
            (blocks == FP8_WHOLE || c->out[0] || c->out[1]);
@@ -338,7 +213,7 @@ static int64_t tiles_of(const Fp8Cast &c) {
 
 template <typename T, __nv_fp8_interpretation_t F>
 static void launch_tiles(const Call *c, const Fp8Cast &cast) {
-    const unsigned tiles = (unsigned)tiles_of(cast);
+    const dim3 tiles((unsigned)tiles_of(cast), (unsigned)matrices_of(c));
     if (cast.blocks == FP8_WHOLE)
         write_values<T, F, false><<<tiles, THREADS, 0, stream_of(c)>>>(cast);
     else
@@ -352,7 +227,9 @@ static void tiles(const Call *c, Fp8Blocks blocks, DType type) {
     cast.x = x->data, cast.y = data_of<uint8_t>(c->out[0]), cast.yt = data_of<uint8_t>(c->out[1]);
     cast.state = data_of<float>(c->in[1]), cast.inverse = data_of<float>(c->out[2]),
     cast.newest = data_of<float>(c->out[3]);
-    cast.rows = tensor_rows(x), cast.width = tensor_width(x);
+    cast.rows = rows_of_each(c), cast.width = tensor_width(x);
+    cast.state_step = width_of(c->in[1]), cast.newest_step = width_of(c->out[3]);
+    cast.inverse_step = tensor_count(c->out[2]) / matrices_of(c);
     cast.across = (uint32_t)ceil_div(cast.width, TILE);
     while (cast.yt && cast.stack < HIGHEST_STACK && (int64_t)TILE << cast.stack < cast.rows) cast.stack++;
     cast.blocks = blocks;
@@ -372,15 +249,17 @@ static void tiles(const Call *c, Fp8Blocks blocks, DType type) {
 
 static void matrix(const Call *c, Fp8Blocks blocks, const Tensor *out, bool transposed) {
     const Tensor *x = c->in[0];
-    const int64_t rows = tensor_rows(x), width = tensor_width(x);
+    const int64_t rows = rows_of_each(c), width = tensor_width(x);
     Matrix m = {};
     m.x = cells(x), m.state = cells(c->in[1]), m.inverse = cells(c->out[2]);
     m.rows = transposed ? width : rows, m.columns = transposed ? rows : width;
     m.row = transposed ? 1 : width, m.column = transposed ? width : 1;
     m.blocks = blocks, m.values = data_of<uint8_t>(out);
+    m.state_step = width_of(c->in[1]), m.inverse_step = tensor_count(c->out[2]) / matrices_of(c);
     if (!out) m.rows = 0;
-    const unsigned grid =
-        grid_for(c, ceil_div(m.rows, blocks == FP8_SQUARES ? TILE : 1) * ceil_div(m.columns, TILE), WARPS);
+    const dim3 grid(
+        grid_for(c, ceil_div(m.rows, blocks == FP8_SQUARES ? TILE : 1) * ceil_div(m.columns, TILE), WARPS),
+        (unsigned)matrices_of(c));
     FORMAT_SWITCH(out ? out->dtype : F8E4M3,
                   REAL_SWITCH(x->dtype, write_blocks<R, F><<<grid, THREADS, 0, stream_of(c)>>>(m)));
     LAUNCHED();
@@ -389,7 +268,16 @@ static void matrix(const Call *c, Fp8Blocks blocks, const Tensor *out, bool tran
 extern "C" void cuda_amax(const Call *);
 extern "C" size_t cuda_plans_amax(const Call *);
 
-extern "C" size_t cuda_plans_fp8_cast(const Call *c) { return c->out[3] ? cuda_plans_amax(c) : 0; }
+static Call amax_call(const Call *c) {
+    Call amax = {};
+    amax.in[0] = c->in[0], amax.out[0] = c->out[3], amax.device = c->device;
+    return amax;
+}
+
+extern "C" size_t cuda_plans_fp8_cast(const Call *c) {
+    const Call amax = amax_call(c);
+    return c->out[3] ? cuda_plans_amax(&amax) : 0;
+}
 
 extern "C" void cuda_fp8_cast(const Call *c) {
     const Fp8Blocks blocks = ((const Fp8CastAttr *)c->attr)->blocks;
@@ -406,7 +294,6 @@ extern "C" void cuda_fp8_cast(const Call *c) {
     if (y || !yt) matrix(c, blocks, y, false);
     if (yt) matrix(c, blocks, yt, true);
     if (!c->out[3]) return;
-    Call amax = {};
-    amax.in[0] = c->in[0], amax.out[0] = c->out[3], amax.device = c->device;
+    const Call amax = amax_call(c);
     cuda_amax(&amax);
 }

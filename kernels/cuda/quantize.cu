@@ -10,9 +10,12 @@ enum { THREADS = 256, WARPS = THREADS / 32 };
 
 enum { AMAX_PARTS = 1024, AMAX_DEPTH = 4 };
 
-template <typename T> static __global__ void amax_of_parts(const T *x, int64_t n, bool aligned, float *part) {
+/* Each matrix has n elements, and gridDim.x parts. */
+template <typename T>
+static __global__ void amax_of_parts(const T *all, int64_t n, bool aligned, float *part) {
     enum { N = VEC<T> };
     __shared__ float room[32];
+    const T *x = all + blockIdx.y * n;
     const int64_t vectors = aligned ? n / N : 0, threads = (int64_t)gridDim.x * blockDim.x,
                   thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     Largest<T> largest;
@@ -27,51 +30,57 @@ template <typename T> static __global__ void amax_of_parts(const T *x, int64_t n
     float most = largest.get();
     for (int64_t i = vectors * N + thread; i < n; i += threads) most = larger_size(most, x[i]);
     most = block_max(most, room);
-    if (threadIdx.x == 0) part[blockIdx.x] = most;
+    if (threadIdx.x == 0) part[blockIdx.y * gridDim.x + blockIdx.x] = most;
 }
 
-/* The result is valid in thread 0 only. */
+/* Returns the amax of matrix blockIdx.x. The result is valid in thread 0 only. */
 __device__ __forceinline__ float largest_of_all(const float *part, int parts) {
     __shared__ float room[32];
     float most = 0;
+    part += (int64_t)blockIdx.x * parts;
     for (int i = threadIdx.x; i < parts; i += blockDim.x) most = fmaxf(most, part[i]);
     return block_max(most, room);
 }
 
-/* A single block runs this kernel. */
-static __global__ void amax_of_all(const float *part, int parts, Cells state) {
+/* In the next three kernels, a single block processes each state of `width` numbers. */
+static __global__ void amax_of_all(const float *part, int parts, Cells state, int64_t width) {
     const float most = largest_of_all(part, parts);
-    if (threadIdx.x == 0) state.put(1, fmax(state.get<double>(1), (double)most));
+    const int64_t newest = blockIdx.x * width + 1;
+    if (threadIdx.x == 0) state.put(newest, fmax(state.get<double>(newest), (double)most));
 }
 
-/* A single block runs this kernel. */
 static __global__ void own_scale(const float *part, int parts, float most, Cells state) {
     const float amax = largest_of_all(part, parts);
     if (threadIdx.x) return;
-    state.put(0, (double)scale_for(amax, most, 0));
-    state.put(1, 0.0);
+    state.put(2 * blockIdx.x, (double)scale_for(amax, most, 0));
+    state.put(2 * blockIdx.x + 1, 0.0);
 }
 
-extern "C" size_t cuda_plans_amax(const Call *c) {
-    (void)c;
-    return AMAX_PARTS * sizeof(float);
+static int64_t parts_in_total(const Call *c) {
+    const int64_t states = tensor_rows(c->out[0]);
+    return states > AMAX_PARTS ? states : AMAX_PARTS;
 }
 
-/* Computes the largest |x| of each part of x, and returns the number of parts. */
+extern "C" size_t cuda_plans_amax(const Call *c) { return (size_t)parts_in_total(c) * sizeof(float); }
+
+/* Computes the largest |x| of each part of each matrix, and returns the number of parts of a matrix. */
 static int find_parts(const Call *c, float *part) {
     const Tensor *x = c->in[0];
-    const int64_t n = tensor_count(x), want = ceil_div(n, 32 * THREADS);
-    const unsigned parts = (unsigned)(want < 1 ? 1 : want < AMAX_PARTS ? want : AMAX_PARTS);
-    STORAGE_SWITCH(x->dtype, amax_of_parts<T>
-                   <<<parts, THREADS, 0, stream_of(c)>>>(data_of<T>(x), n, aligned_16(x->data), part));
+    const int64_t matrices = tensor_rows(c->out[0]), n = tensor_count(x) / matrices,
+                  want = least(ceil_div(n, 32 * THREADS), AMAX_PARTS / matrices);
+    const bool aligned = aligned_16(x->data) && (matrices == 1 || n * dtype_size((DType)x->dtype) % 16 == 0);
+    const dim3 grid((unsigned)(want < 1 ? 1 : want), (unsigned)matrices);
+    STORAGE_SWITCH(x->dtype,
+                   amax_of_parts<T><<<grid, THREADS, 0, stream_of(c)>>>(data_of<T>(x), n, aligned, part));
     LAUNCHED();
-    return (int)parts;
+    return (int)grid.x;
 }
 
 extern "C" void cuda_amax(const Call *c) {
     float *part = (float *)cuda_scratch(c->device, cuda_plans_amax(c));
     const int parts = find_parts(c, part);
-    amax_of_all<<<1, THREADS, 0, stream_of(c)>>>(part, parts, cells(c->out[0]));
+    amax_of_all<<<(unsigned)tensor_rows(c->out[0]), THREADS, 0, stream_of(c)>>>(part, parts, cells(c->out[0]),
+                                                                                tensor_width(c->out[0]));
     LAUNCHED();
 }
 
@@ -80,34 +89,36 @@ extern "C" size_t cuda_plans_fp8_own_scale(const Call *c) { return cuda_plans_am
 extern "C" void cuda_fp8_own_scale(const Call *c) {
     float *part = (float *)cuda_scratch(c->device, cuda_plans_fp8_own_scale(c));
     const int parts = find_parts(c, part);
-    own_scale<<<1, THREADS, 0, stream_of(c)>>>(part, parts, (float)((const Fp8ScaleAttr *)c->attr)->largest,
-                                               cells(c->out[0]));
+    own_scale<<<(unsigned)tensor_rows(c->out[0]), THREADS, 0, stream_of(c)>>>(
+        part, parts, (float)((const Fp8ScaleAttr *)c->attr)->largest, cells(c->out[0]));
     LAUNCHED();
 }
 
-/* A single block runs this kernel. */
 static __global__ void end_step(Cells state, int64_t n, float most, bool most_recent) {
     __shared__ float room[32];
-    const double newest = state.get<double>(1);
+    const int64_t first = blockIdx.x * (n + 1);
+    const double newest = state.get<double>(first + 1);
     float amax = 0;
-    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) amax = larger_size(amax, state.get<double>(1 + i));
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+        amax = larger_size(amax, state.get<double>(first + 1 + i));
     amax = block_max(amax, room);
     if (threadIdx.x == 0)
-        state.put(0, (double)scale_for(most_recent ? (float)newest : amax, most, state.get<float>(0)));
+        state.put(first,
+                  (double)scale_for(most_recent ? (float)newest : amax, most, state.get<float>(first)));
     for (int64_t i = 0; i < n; i += blockDim.x) { /* shifts the amax history by one */
         const int64_t at = i + threadIdx.x;
-        const double next = at + 1 < n ? state.get<double>(2 + at) : newest;
+        const double next = at + 1 < n ? state.get<double>(first + 2 + at) : newest;
         __syncthreads();
-        if (at < n) state.put(1 + at, next);
+        if (at < n) state.put(first + 1 + at, next);
     }
-    if (threadIdx.x == 0) state.put(1, 0.0);
+    if (threadIdx.x == 0) state.put(first + 1, 0.0);
 }
 
 extern "C" void cuda_fp8_scale(const Call *c) {
     const Fp8ScaleAttr *a = (const Fp8ScaleAttr *)c->attr;
     const Tensor *state = c->out[0];
-    end_step<<<1, THREADS, 0, stream_of(c)>>>(cells(state), tensor_count(state) - 1, (float)a->largest,
-                                              a->most_recent);
+    end_step<<<(unsigned)tensor_rows(state), THREADS, 0, stream_of(c)>>>(
+        cells(state), tensor_width(state) - 1, (float)a->largest, a->most_recent);
     LAUNCHED();
 }
 

@@ -53,8 +53,8 @@ template <typename T> struct Largest {
     }
 };
 
-/* Returns the scale of an entire tensor. */
-__device__ __forceinline__ float scale_of(const Cells &state) {
-    const float scale = state.get<float>(0);
+/* Returns the scale in the state that begins at `state[at]`. */
+__device__ __forceinline__ float scale_of(const Cells &state, int64_t at = 0) {
+    const float scale = state.get<float>(at);
     return scale > 0 ? scale : 1;
 }

@@ -46,7 +46,7 @@ Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, S
 
 /* Returns the dequantized FP8 weight. */
 static Tensor *decoded(Tape *t, const Fp8Weight *w, Tensor *values) {
-    const Fp8CastAttr attr = {w->blocks};
+    const Fp8CastAttr attr = {.blocks = w->blocks};
     Tensor *y = tape_scratch(t, (DType)w->inverse.dtype, values->ndim, values->dim);
     tape_call(t, &OPS[OP_fp8_decode],
               (Call){.in = {values, (Tensor *)&w->inverse}, .out = {y}, .attr = &attr});
@@ -73,7 +73,7 @@ static Tensor *take(Tape *t, bool kept, DType type, int ndim, const int64_t *dim
 static void encode(Tape *t, Tensor *x, Tensor *state, Tensor *newest, bool kept, QuantOperand *y,
                    QuantOperand *yt) {
     QuantOperand *first = y ? y : yt;
-    const Fp8CastAttr attr = {first->blocks};
+    const Fp8CastAttr attr = {.blocks = first->blocks};
     const int64_t n = fp8_blocks_count(attr.blocks, first->values->dim[0], first->values->dim[1]);
     Tensor *inverse = take(t, kept, x->dtype == F64 ? F64 : F32, 1, &n);
     if (y) y->inverse = inverse;

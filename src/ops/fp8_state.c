@@ -140,7 +140,7 @@ static void fp8_refresh(void *self, const StateContext *c) {
     if (q->weight->fp8) record_amax(q, c);
     if (!q->kept->block) return;
     const QuantKept *k = q->kept;
-    const Fp8CastAttr attr = {quantize_blocks(q, QUANT_W)};
+    const Fp8CastAttr attr = {.blocks = quantize_blocks(q, QUANT_W)};
     const QuantOperand *y = k->values.by;
     Tensor value = q->weight->value, row, *state = NULL;
     if (q->spec.recipe == QUANT_TENSORWISE) {

@@ -138,6 +138,44 @@ static inline void gradients_of_experts(Call *c) {
     rows_of_experts(c);
     results_are_main_gradients(c);
 }
+/* Sets the experts' offsets for all rows but a few, and unless NULL their padded offsets. Expert 1 has no rows. */
+static inline void set_offsets(Tensor *offset, Tensor *padded, int64_t rows) {
+    const int64_t experts = offset->dim[0] - 1;
+    int64_t *first = offset->data, *column = padded ? padded->data : NULL;
+    for (int64_t e = 0; e <= experts; e++) first[e] = (e == 2 ? 1 : e) * rows / (experts + 1);
+    for (int64_t e = 0; padded && e <= experts; e++)
+        column[e] = e ? column[e - 1] + (first[e] - first[e - 1] + 127) / 128 * 128 : 0;
+}
+static inline void offsets_of_experts(Call *c) {
+    set_offsets(c->in[0], NULL, c->in[1]->dim[0]), c->in[1] = NULL;
+}
+static inline void experts_are_ragged(Call *c) { set_offsets(c->in[1], c->in[2], c->in[0]->dim[0]); }
+static inline void experts_hold_nan(Call *c) {
+    experts_are_ragged(c), some_are_infinite_or_nan(c), a_number_is_nan(c);
+}
+/* Expert 1 has all rows. */
+static inline void give_all(Tensor *offset, int64_t rows) {
+    for (int64_t e = 0; e < offset->dim[0]; e++) ((int64_t *)offset->data)[e] = e < 2 ? 0 : rows;
+}
+static inline void one_expert_has_all(Call *c) {
+    give_all(c->in[1], c->in[0]->dim[0]);
+    if (c->in[2]) give_all(c->in[2], (c->in[0]->dim[0] + 127) / 128 * 128);
+}
+static inline bool sums_over_rows(const Call *c) { return c->out[0]->ndim == 2; }
+/* Sets the offsets of fp8_grouped_linear, or the padded offsets of fp8_grouped_wgrad. */
+static inline void gemms_are_ragged(Call *c) {
+    const int64_t experts = c->in[4]->dim[0] - 1, all = tensor_width(c->in[0]) - 128 * experts;
+    int64_t *offset = c->in[4]->data;
+    set_offsets(c->in[4], NULL, sums_over_rows(c) ? all : c->in[0]->dim[0]);
+    for (int64_t e = experts; sums_over_rows(c) && e > 0; e--) offset[e] -= offset[e - 1];
+    for (int64_t e = 1; sums_over_rows(c) && e <= experts; e++)
+        offset[e] = offset[e - 1] + (offset[e] + 127) / 128 * 128;
+}
+static inline void gemms_of_one_expert(Call *c) {
+    const int64_t experts = c->in[4]->dim[0] - 1;
+    give_all(c->in[4], sums_over_rows(c) ? tensor_width(c->in[0]) - 128 * experts : c->in[0]->dim[0]);
+}
+static inline void main_gemms_are_ragged(Call *c) { gemms_are_ragged(c), results_are_main_gradients(c); }
 /* Sets the flags of the moments as the optimizer does, so that 16-bit moments are read too. */
 static inline void moments_are_read(Call *c) { c->out[1]->flags = c->out[2]->flags = TENSOR_ACCUM; }
 /* Makes pieces of all groups with gaps, in which outputs must not change. Some pieces have the largest

@@ -331,7 +331,7 @@ TEST(what_pads_the_inverses_of_squares_is_0) {
     for (int i = 0; i < DOWN * PITCH; i++) inverse[i] = NAN;
     assert_int_equal(fp8_blocks_count(FP8_SQUARES, ROWS, COLUMNS), DOWN * PITCH);
     Device *device = device_cpu(1);
-    const Fp8CastAttr attr = {FP8_SQUARES};
+    const Fp8CastAttr attr = {.blocks = FP8_SQUARES};
     Tensor from = tensor_make(x, F32, 2, (int64_t[]){ROWS, COLUMNS}),
            to = tensor_make(values, F8E4M3, 2, (int64_t[]){ROWS, COLUMNS}),
            inverses = tensor_make(inverse, F32, 1, (int64_t[]){DOWN * PITCH});

@@ -169,7 +169,7 @@ static inline Tensor before_call(const Replay *r, int j) {
 /* Whether output j is a GEMM that is added. The other output of linear_wgrad, dbias, is a sum. */
 static inline bool adds_gemm(const OpDef *op, const Tensor *t, int j) {
     const bool gemm = j == 0 && (op->number == OP_linear_wgrad || op->number == OP_grouped_linear_wgrad ||
-                                 op->number == OP_fp8_gemm);
+                                 op->number == OP_fp8_gemm || op->number == OP_fp8_grouped_wgrad);
     return gemm && dtype_is_16bit((DType)t->dtype) && t->flags & TENSOR_MAIN_GRAD && t->flags & TENSOR_ACCUM;
 }
 
