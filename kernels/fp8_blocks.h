@@ -42,7 +42,7 @@ HOST_DEVICE static inline int64_t fp8_blocks_step(Fp8Blocks kind, int64_t rows, 
     return kind == FP8_ROWS ? 0 : fp8_blocks_count(kind, rows, columns);
 }
 
-/* Returns the number of columns of the transpose of experts' rows (kernels/ops.def, src/ops/grouped_fp8.c). */
+/* Returns the number of columns of the transpose of experts' rows (kernels/ops.def, src/ops/grouped_gemm.c). */
 HOST_DEVICE static inline int64_t fp8_padded_rows(int64_t rows, int64_t experts) {
     return ((rows + FP8_BLOCK - 1) / FP8_BLOCK + experts) * FP8_BLOCK;
 }

@@ -29,6 +29,11 @@ static Param *experts_new(Registry *r, const MoeSpec *s, const char *name, const
     return param_add(r, p);
 }
 
+static const Quantiser *experts_quantiser(Registry *r, const MoeSpec *s, const char *name, const char *which,
+                                          Param *weight) {
+    return quantize_new(r, arena_printf(r->arena, "%s.experts.%s", name, which), weight, s->quant);
+}
+
 /* Returns the width of the routed experts' input and output. */
 static int64_t width(const MoeSpec *s) { return s->latent ? s->latent : s->router.hidden; }
 
@@ -39,7 +44,8 @@ static Linear latent_new(Registry *r, const MoeSpec *s, const char *name, const 
                                       .out = out,
                                       .bias = s->bias,
                                       .tp_split = SPLIT_NONE,
-                                      .init_std = std});
+                                      .init_std = std,
+                                      .quant = s->quant});
 }
 
 static void moe_init(void *self, Registry *r, const char *name, const void *spec, Tensor *counters) {
@@ -51,6 +57,8 @@ static void moe_init(void *self, Registry *r, const char *name, const void *spec
     router_init(&m->router, r, arena_printf(r->arena, "%s.router", name), &s->router, counters);
     m->fc1 = experts_new(r, s, name, "linear_fc1", fc1_out, width(s), 0, s->fc1_init_std);
     m->fc2 = experts_new(r, s, name, "linear_fc2", width(s), s->ffn, 1, s->fc2_init_std);
+    m->fc1_quantiser = experts_quantiser(r, s, name, "linear_fc1", m->fc1);
+    m->fc2_quantiser = experts_quantiser(r, s, name, "linear_fc2", m->fc2);
     if (s->bias) {
         m->fc1_bias = experts_new(r, s, name, "linear_fc1", fc1_out, 0, 0, 0);
         m->fc2_bias = experts_new(r, s, name, "linear_fc2", width(s), 0, 1, 0);
@@ -64,7 +72,8 @@ static void moe_init(void *self, Registry *r, const char *name, const void *spec
                             .ffn = s->shared_ffn,
                             .activation = s->shared_activation,
                             .fc1_init_std = s->fc1_init_std,
-                            .fc2_init_std = s->fc2_init_std};
+                            .fc2_init_std = s->fc2_init_std,
+                            .quant = s->quant};
     m->shared = mlp_new(r, arena_printf(r->arena, "%s.shared_experts", name), &shared);
     if (s->shared_gate)
         m->shared_gate =
@@ -104,8 +113,8 @@ static int64_t room(const Tape *t, int64_t capacity) {
 
 /* ---- experts ---- */
 
-static GroupedBias biases(const Param *p, Tensor *scale) {
-    return (GroupedBias){p ? (Tensor *)&p->value : NULL, scale};
+static GroupedLayer layer(Param *weight, Param *bias, Tensor *scale, const Quantiser *q) {
+    return (GroupedLayer){&weight->value, bias ? &bias->value : NULL, scale, q};
 }
 
 /* Returns the experts' outputs for rows that are grouped by expert. `offset` contains the index of each
@@ -118,11 +127,11 @@ static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *
          * added. */
         tape_grad_off_grid(rows_r1h);
     }
-    Tensor *h = op_grouped_linear(t, rows_r1h, &m->fc1->value, biases(m->fc1_bias, NULL), offset),
+    Tensor *h = op_grouped_linear(t, rows_r1h, layer(m->fc1, m->fc1_bias, NULL, m->fc1_quantiser), offset),
            *scale = m->spec->probs_on_input ? NULL : probs_r11;
     h = scale ? op_scaled_activation(t, h, m->spec->activation, scale)
               : op_activation(t, h, m->spec->activation);
-    return op_grouped_linear(t, h, &m->fc2->value, biases(m->fc2_bias, scale), offset);
+    return op_grouped_linear(t, h, layer(m->fc2, m->fc2_bias, scale, m->fc2_quantiser), offset);
 }
 
 /* Like experts_forward, for expert-tensor-parallel ranks that have different rows. Each rank gathers all rows,

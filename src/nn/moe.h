@@ -22,12 +22,14 @@ typedef struct MoeSpec {
     bool pad, drop_by_position;
     /* whether expert-parallel ranks use an all-to-all instead of an all-gather and a reduce-scatter */
     bool all_to_all;
+    QuantSpec quant; /* for all linear layers except the router and the shared expert's gate */
 } MoeSpec;
 
 typedef struct Moe {
     const MoeSpec *spec;
     Router router;
     Param *fc1, *fc2; /* all experts' weights: [experts * (2 *) ffn, width] and [experts * width, ffn] */
+    const Quantiser *fc1_quantiser, *fc2_quantiser;
     Param *fc1_bias, *fc2_bias;    /* [experts * (2 *) ffn] and [experts * width], or NULL */
     Linear to_latent, from_latent; /* [latent, hidden] and [hidden, latent] */
     Mlp shared;

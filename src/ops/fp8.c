@@ -7,22 +7,31 @@
 
 /* ---- scales ---- */
 
+/* Adds the amaxes of x to the state. */
+static void add_amaxes(Tape *t, Tensor *x, const QuantRows *rows, Tensor *state) {
+    tape_call(t, &OPS[rows ? OP_fp8_expert_amax : OP_amax],
+              (Call){.in = {x, rows ? rows->offset : NULL}, .out = {state}});
+}
+
 /* Computes the full tensor's scale from its current amax. */
-static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type) {
+static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, const QuantRows *rows,
+                         SpmdType type) {
     const FillAttr zero = {0};
     const Fp8ScaleAttr attr = quantize_scale_attr(q, role, 0);
-    const unsigned parts = spmd_axes(type, SPMD_V) & (1u << AXIS_TP | 1u << AXIS_CP);
-    Tensor *state = tape_tensor(t, x->dtype == F64 ? F64 : F32, 1, (int64_t[]){2});
-    if (!parts) {
+    const unsigned parts = spmd_axes(type, SPMD_V) & QUANT_PARTS;
+    Tensor *state = tape_tensor(t, x->dtype == F64 ? F64 : F32, 2, (int64_t[]){q->matrices, 2});
+    if (!parts && !rows) {
         tape_call(t, &OPS[OP_fp8_own_scale], (Call){.in = {x}, .out = {state}, .attr = &attr});
         return state;
     }
     tape_call(t, &OPS[OP_fill], (Call){.out = {state}, .attr = &zero});
-    tape_call(t, &OPS[OP_amax], (Call){.in = {x}, .out = {state}});
-    Tensor bits = tensor_make(state->data, quantize_bits(state), 1, state->dim);
-    tape_comm(t, &OPS[OP_amax_all_reduce],
-              (CommCall){.kind = COMM_ALL_REDUCE, .reduction = COMM_MAX, .group = tape_group(t, parts)},
-              &bits, &bits);
+    add_amaxes(t, x, rows, state);
+    if (parts) {
+        Tensor bits = tensor_make(state->data, quantize_bits(state), state->ndim, state->dim);
+        tape_comm(t, &OPS[OP_amax_all_reduce],
+                  (CommCall){.kind = COMM_ALL_REDUCE, .reduction = COMM_MAX, .group = tape_group(t, parts)},
+                  &bits, &bits);
+    }
     tape_call(t, &OPS[OP_fp8_scale], (Call){.out = {state}, .attr = &attr});
     return state;
 }
@@ -31,14 +40,15 @@ static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x,
  * amax. */
 static bool counts(const Tape *t, QuantRole role) { return role == QUANT_DY || tape_is_recording(t); }
 
-Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type, bool values) {
+Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, const QuantRows *rows,
+                       SpmdType type, bool values) {
     if (!q) return NULL;
     const bool is_cast = role == QUANT_W && (q->weight->fp8 || (values && q->kept->block));
     if (q->spec.recipe == QUANT_BLOCKWISE || is_cast) return NULL;
-    if (q->spec.recipe == QUANT_TENSORWISE) return own_state(t, q, role, x, type);
+    if (q->spec.recipe == QUANT_TENSORWISE) return own_state(t, q, role, x, rows, type);
     const Tensor row = quantize_row(q, role);
     Tensor *state = tape_alias(t, &row);
-    if (!values && counts(t, role)) tape_call(t, &OPS[OP_amax], (Call){.in = {x}, .out = {state}});
+    if (!values && counts(t, role)) add_amaxes(t, x, rows, state);
     return state;
 }
 
@@ -70,17 +80,44 @@ static Tensor *take(Tape *t, bool kept, DType type, int ndim, const int64_t *dim
     return kept ? tape_tensor(t, type, ndim, dim) : tape_scratch(t, type, ndim, dim);
 }
 
-static void encode(Tape *t, Tensor *x, Tensor *state, Tensor *newest, bool kept, QuantOperand *y,
-                   QuantOperand *yt) {
+static int64_t blocks_of(const QuantOperand *y, int64_t matrices) {
+    return matrices * fp8_blocks_count(y->blocks, y->values->dim[0] / matrices, y->values->dim[1]);
+}
+
+static void encode(Tape *t, const Quantiser *q, Tensor *x, Tensor *state, Tensor *newest, bool kept,
+                   QuantOperand *y, QuantOperand *yt) {
     QuantOperand *first = y ? y : yt;
-    const Fp8CastAttr attr = {.blocks = first->blocks};
-    const int64_t n = fp8_blocks_count(attr.blocks, first->values->dim[0], first->values->dim[1]);
+    const int64_t matrices = first->blocks == FP8_ROWS ? 1 : q->matrices, n = blocks_of(first, matrices);
+    const Fp8CastAttr attr = {.blocks = first->blocks, .matrices = matrices};
     Tensor *inverse = take(t, kept, x->dtype == F64 ? F64 : F32, 1, &n);
     if (y) y->inverse = inverse;
     if (yt) yt->inverse = inverse;
     tape_call(t, &OPS[OP_fp8_cast],
               (Call){.in = {x, state},
                      .out = {y ? y->values : NULL, yt ? yt->values : NULL, inverse, newest},
+                     .attr = &attr});
+}
+
+/* Computes both operands in one pass, also with blocks. */
+static void encode_rows(Tape *t, const Quantiser *q, Tensor *x, const QuantRows *rows, Tensor *state,
+                        Tensor *newest, bool kept, QuantOperand *y, QuantOperand *yt) {
+    const DType real = x->dtype == F64 ? F64 : F32;
+    const Fp8CastAttr attr = {.blocks = y ? y->blocks : yt->blocks};
+    const bool whole = attr.blocks == FP8_WHOLE;
+    Tensor *one = whole ? take(t, kept, real, 1, &q->matrices) : NULL;
+    QuantOperand *each[2] = {y, yt};
+    for (int s = 0; s < 2; s++)
+        if (each[s]) {
+            const int64_t n = blocks_of(each[s], 1);
+            each[s]->inverse = whole ? one : take(t, kept, real, 1, &n);
+        }
+    tape_call(t, &OPS[OP_fp8_expert_cast],
+              (Call){.in = {x, rows->offset, rows->padded, state},
+                     .out = {y ? y->values : NULL, yt ? yt->values : NULL,
+                             whole ? one
+                             : y   ? y->inverse
+                                   : NULL,
+                             !whole && yt ? yt->inverse : NULL, newest},
                      .attr = &attr});
 }
 
@@ -97,9 +134,10 @@ static QuantValues stored_values(Tape *t, Fp8Weight *w, Tensor *values, QuantWan
     return c;
 }
 
-QuantValues quantize_values(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, Tensor *state,
-                            QuantWanted want) {
-    const int64_t rows = tensor_rows(x), width = tensor_width(x);
+QuantValues quantize_values(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, const QuantRows *rows,
+                            Tensor *state, QuantWanted want) {
+    const int64_t matrices = role == QUANT_W ? q->matrices : 1, height = tensor_rows(x) / matrices,
+                  width = tensor_width(x), turned = rows ? fp8_padded_rows(height, q->matrices) : height;
     const DType type = quantize_type(q, role) == E4M3 ? F8E4M3 : F8E5M2;
     if (role == QUANT_W && q->weight->fp8) return stored_values(t, q->weight->fp8, x, want);
     if (role == QUANT_W && q->kept->block) return q->kept->values;
@@ -108,16 +146,18 @@ QuantValues quantize_values(Tape *t, const Quantiser *q, QuantRole role, Tensor 
     QuantOperand *asked[2] = {NULL, NULL};
     for (int s = 0; s < 2; s++) {
         if (!(want.sums >> s & 1)) continue;
-        const int64_t dim[2] = {s == QUANT_OVER_COLUMNS ? rows : width,
-                                s == QUANT_OVER_COLUMNS ? width : rows};
+        const int64_t dim[2] = {matrices * (s == QUANT_OVER_COLUMNS ? height : width),
+                                s == QUANT_OVER_COLUMNS ? width : turned};
         c.by[s] = (QuantOperand){take(t, want.kept >> s & 1, type, 2, dim), NULL, quantize_blocks(q, role)};
         asked[s] = &c.by[s];
     }
-    if (quantize_blocks(q, role) == FP8_WHOLE)
-        encode(t, x, state, newest, want.kept, asked[0], asked[1]);
+    if (rows)
+        encode_rows(t, q, x, rows, state, newest, want.kept, asked[0], asked[1]);
+    else if (quantize_blocks(q, role) == FP8_WHOLE)
+        encode(t, q, x, state, newest, want.kept, asked[0], asked[1]);
     else
         for (int s = 0; s < 2; s++)
-            if (asked[s]) encode(t, x, NULL, NULL, false, s ? NULL : asked[s], s ? asked[s] : NULL);
+            if (asked[s]) encode(t, q, x, NULL, NULL, false, s ? NULL : asked[s], s ? asked[s] : NULL);
     return c;
 }
 

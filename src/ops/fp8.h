@@ -10,11 +10,20 @@
  *                 Blocks begin where a rank's part begins, so the blocks depend on the layout if the parts' sizes
  *                 are not multiples of 128.
  *
- * Delayed and tensorwise scales depend on the layout only through rounding errors in the quantized tensors. */
+ * Delayed and tensorwise scales depend on the layout only through rounding errors in the quantized tensors.
+ *
+ * Experts' operands are quantized like those of separate linear layers (Transformer Engine
+ * pytorch/module/grouped_linear.py): each expert has scales or blocks for its rows of x and dy, and for its weight. The
+ * rows are those on this rank. Experts' GEMMs always multiply FP8 values, which their kernels emulate if
+ * necessary. */
 #pragma once
 
 #include "param/state.h"
 #include "tape/tape.h"
+
+enum {
+    QUANT_PARTS = 1u << AXIS_TP | 1u << AXIS_CP | 1u << AXIS_ETP
+}; /* axes along which a tensor has one scale */
 
 typedef enum QuantRole { QUANT_X, QUANT_W, QUANT_DY, QUANT_ROLES } QuantRole;
 
@@ -41,18 +50,20 @@ typedef struct QuantSpec {
     bool keep_inputs;
 } QuantSpec;
 
-/* A linear layer's quantizer. */
+/* A quantizer for a linear layer, or for the linear layers of all experts. */
 typedef struct Quantiser {
     QuantSpec spec;
     Param *weight;
-    /* [QUANT_ROLES, 1 + history], a buffer (see kernels/ops.def); NULL unless the recipe is delayed */
+    /* number of matrices in the weight: 1, or the number of experts on this rank, the first of which is `first` */
+    int64_t matrices, first;
+    /* [QUANT_ROLES * all experts, 1 + history], a buffer (see kernels/ops.def); NULL unless the recipe is delayed */
     Param *state;
     struct QuantKept *kept; /* the weight's FP8 values for all passes of a step */
 } Quantiser;
 
 /* Returns NULL if spec.format is QUANT_OFF. `name` is the layer's name. Registers the quantizer's state
  * (param/state.h): at the end of a step, delayed scales are computed from the amaxes of all ranks in the pipeline
- * stage. With keep_weights, the weight is cast whenever parameters change, unless GEMMs are emulated. */
+ * stage. Every rank holds the states of all experts. With keep_weights, the weight is cast whenever parameters change, unless GEMMs are emulated. */
 const Quantiser *quantize_new(Registry *, const char *name, Param *weight, QuantSpec);
 /* Returns the reason why a layer's GEMMs, with x [rows, in] and w [out, in] on this rank, are emulated. The
  * text can be used as the end of a message. Returns NULL if the GEMMs are not emulated. */
@@ -60,11 +71,18 @@ const char *quantize_emulation(const Device *, QuantSpec, int64_t rows, int64_t 
 /* Returns the number of layers in the registry that have FP8 GEMMs. Sets *emulation to the reason why GEMMs
  * over `tokens` tokens are emulated, or to NULL if they are not emulated. */
 int64_t quantize_layers(const Registry *, int64_t tokens, const char **emulation);
-/* Returns the state [1 + history] that quantizes x in this forward pass, or in this node's backward pass. x is
- * this rank's part of an operand whose SPMD type is `type`. Returns NULL if there is no quantizer, or if scales
+/* Rows of x or dy that are grouped by expert (kernels/ops.def, src/ops/grouped_gemm.c). In the functions below, NULL
+ * means that x has one matrix, or is a weight. */
+typedef struct QuantRows {
+    Tensor *offset, *padded; /* I64 [experts + 1] */
+} QuantRows;
+
+/* Returns the state [matrices, 1 + history] that quantizes x in this forward pass, or in this node's backward pass. x
+ * is this rank's part of an operand whose SPMD type is `type`. Returns NULL if there is no quantizer, or if scales
  * are blockwise. In a training step, quantize_state adds the amax of x to the history or, if `native` is true,
  * quantize_values does. */
-Tensor *quantize_state(Tape *, const Quantiser *, QuantRole, Tensor *x, SpmdType type, bool native);
+Tensor *quantize_state(Tape *, const Quantiser *, QuantRole, Tensor *x, const QuantRows *, SpmdType type,
+                       bool native);
 /* Returns x as an operand of an emulated FP8 GEMM, which sums over x's rows (tokens) or columns. The operand is
  * an fp32 tensor, which the caller must free with tape_drop. If there is no quantizer, returns x itself. */
 typedef enum QuantSum { QUANT_OVER_COLUMNS, QUANT_OVER_ROWS } QuantSum;
@@ -92,7 +110,8 @@ typedef struct QuantWanted {
     bool first;
 } QuantWanted;
 /* Computes the requested operands. The caller must free the result with quantize_drop. */
-QuantValues quantize_values(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantWanted);
+QuantValues quantize_values(Tape *, const Quantiser *, QuantRole, Tensor *x, const QuantRows *, Tensor *state,
+                            QuantWanted);
 void quantize_drop(Tape *, QuantValues *);
 
 /* Computes c = a b^T + bias [n], and the activation of c. The bias and the activation may be NULL. The result

@@ -9,7 +9,13 @@ Fp8Type quantize_type(const Quantiser *q, QuantRole role) {
     return q->spec.format == QUANT_HYBRID && role == QUANT_DY ? E5M2 : E4M3;
 }
 
-Tensor quantize_row(const Quantiser *q, QuantRole role) { return fp8_weight_row(q->state, role); }
+/* Returns `n` states of a role from that of expert `first` on. */
+static Tensor states(const Quantiser *q, QuantRole role, int64_t first, int64_t n) {
+    const Tensor row = fp8_weight_row(q->state, role * (q->state->master.dim[0] / QUANT_ROLES) + first);
+    return tensor_make(row.data, (DType)row.dtype, 2, (int64_t[]){n, row.dim[0]});
+}
+
+Tensor quantize_row(const Quantiser *q, QuantRole role) { return states(q, role, q->first, q->matrices); }
 
 Fp8ScaleAttr quantize_scale_attr(const Quantiser *q, QuantRole role, int64_t margin) {
     return (Fp8ScaleAttr){.largest = ldexp((double)fp8_max(quantize_type(q, role)), (int)-margin),
@@ -49,6 +55,13 @@ const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t row
     return NULL;
 }
 
+/* The number of an expert's rows is arbitrary, because operands are padded. */
+static const char *emulation(const Quantiser *q, const Device *device, int64_t tokens) {
+    const Param *w = q->weight;
+    return quantize_emulation(device, q->spec, w->spec.expert ? 0 : tokens, w->columns,
+                              w->rows / q->matrices);
+}
+
 /* ---- the end of a step ---- */
 
 static void fp8_end_step(void *self, const StateContext *c) {
@@ -61,8 +74,8 @@ static void fp8_end_step(void *self, const StateContext *c) {
         all_reduce_max(c, mesh_group(&c->layout->mesh, MASK_DENSE & ~(1u << AXIS_PP)), "fp8_state", all);
     for (QuantRole role = 0; role < QUANT_ROLES; role++) {
         const Fp8ScaleAttr attr = quantize_scale_attr(q, role, q->spec.margin);
-        Tensor row = quantize_row(q, role);
-        call_run(&OPS[OP_fp8_scale], &(Call){.out = {&row}, .attr = &attr, .device = c->device});
+        Tensor every = states(q, role, 0, all->dim[0] / QUANT_ROLES);
+        call_run(&OPS[OP_fp8_scale], &(Call){.out = {&every}, .attr = &attr, .device = c->device});
     }
 }
 
@@ -74,9 +87,9 @@ enum { KEPT_PARTS = 5 };
 static size_t kept_parts(const Quantiser *q, const Param *w, size_t part[KEPT_PARTS]) {
     const Fp8Blocks blocks = quantize_blocks(q, QUANT_W);
     const size_t each = dtype_size((DType)w->master.dtype);
-    const int64_t all = w->rows * w->columns;
-    const int64_t counts[KEPT_PARTS] = {all, all, fp8_blocks_count(blocks, w->rows, w->columns),
-                                        fp8_blocks_count(blocks, w->columns, w->rows), 2};
+    const int64_t all = w->rows * w->columns, n = q->matrices, rows = w->rows / n;
+    const int64_t counts[KEPT_PARTS] = {all, all, n * fp8_blocks_count(blocks, rows, w->columns),
+                                        n * fp8_blocks_count(blocks, w->columns, rows), 2 * n};
     size_t total = 0;
     for (int i = 0; i < KEPT_PARTS; i++) {
         part[i] = total;
@@ -89,8 +102,7 @@ static size_t kept_parts(const Quantiser *q, const Param *w, size_t part[KEPT_PA
 static size_t fp8_prepare(void *self, const StateContext *c) {
     const Quantiser *q = self;
     const Param *w = q->weight;
-    if (!q->spec.keep_weights || quantize_emulation(c->device, q->spec, c->tokens, w->columns, w->rows))
-        return 0;
+    if (!q->spec.keep_weights || emulation(q, c->device, c->tokens)) return 0;
     const Fp8Blocks blocks = quantize_blocks(q, QUANT_W);
     const DType real = (DType)w->master.dtype;
     QuantKept *k = q->kept;
@@ -98,14 +110,15 @@ static size_t fp8_prepare(void *self, const StateContext *c) {
     k->bytes = kept_parts(q, w, part);
     k->block = device_alloc(c->device, k->bytes, "the FP8 values of FP8 weights");
     k->values.kept = 1 << QUANT_OVER_COLUMNS | 1 << QUANT_OVER_ROWS;
+    const int64_t matrices = q->matrices, rows = w->rows / matrices;
     for (int s = 0; s < 2; s++) {
-        const int64_t dim[2] = {s ? w->columns : w->rows, s ? w->rows : w->columns},
-                      n = fp8_blocks_count(blocks, dim[0], dim[1]);
-        k->values_at[s] = tensor_make(k->block + part[s], F8E4M3, 2, dim);
+        const int64_t dim[2] = {s ? w->columns : rows, s ? rows : w->columns},
+                      n = matrices * fp8_blocks_count(blocks, dim[0], dim[1]);
+        k->values_at[s] = tensor_make(k->block + part[s], F8E4M3, 2, (int64_t[]){matrices * dim[0], dim[1]});
         k->inverse_at[s] = tensor_make(k->block + part[2 + (blocks == FP8_WHOLE ? 0 : s)], real, 1, &n);
         k->values.by[s] = (QuantOperand){&k->values_at[s], &k->inverse_at[s], blocks};
     }
-    k->state = tensor_make(k->block + part[4], real, 1, (int64_t[]){2});
+    k->state = tensor_make(k->block + part[4], real, 2, (int64_t[]){matrices, 2});
     return k->bytes;
 }
 
@@ -123,8 +136,8 @@ static void take_own_state(const Quantiser *q, Tensor *w, const StateContext *c)
     Tensor *state = &q->kept->state;
     call_run(&OPS[OP_fill], &(Call){.out = {state}, .attr = &zero, .device = c->device});
     call_run(&OPS[OP_amax], &(Call){.in = {w}, .out = {state}, .device = c->device});
-    if (c->comm && spmd_on(w->spmd, AXIS_TP) == SPMD_V)
-        all_reduce_max(c, mesh_group(&c->layout->mesh, 1u << AXIS_TP), "fp8_weight", state);
+    const unsigned parts = spmd_axes(w->spmd, SPMD_V) & QUANT_PARTS;
+    if (c->comm && parts) all_reduce_max(c, mesh_group(&c->layout->mesh, parts), "fp8_weight", state);
     call_run(&OPS[OP_fp8_scale], &(Call){.out = {state}, .attr = &attr, .device = c->device});
 }
 
@@ -140,7 +153,7 @@ static void fp8_refresh(void *self, const StateContext *c) {
     if (q->weight->fp8) record_amax(q, c);
     if (!q->kept->block) return;
     const QuantKept *k = q->kept;
-    const Fp8CastAttr attr = {.blocks = quantize_blocks(q, QUANT_W)};
+    const Fp8CastAttr attr = {.blocks = quantize_blocks(q, QUANT_W), .matrices = q->matrices};
     const QuantOperand *y = k->values.by;
     Tensor value = q->weight->value, row, *state = NULL;
     if (q->spec.recipe == QUANT_TENSORWISE) {
@@ -171,21 +184,28 @@ static const StateKind FP8_STATE = {
 const Quantiser *quantize_new(Registry *r, const char *name, Param *weight, QuantSpec spec) {
     if (spec.format == QUANT_OFF) return NULL;
     Quantiser *q = arena_alloc(r->arena, sizeof *q);
-    *q = (Quantiser){.spec = spec, .weight = weight, .kept = arena_alloc(r->arena, sizeof *q->kept)};
+    const Mesh *m = &r->layout.mesh;
+    const int64_t experts = weight->spec.expert ? weight->spec.groups : 1,
+                  here = weight->spec.expert ? experts / m->size[AXIS_EP] : 1;
+    *q = (Quantiser){.spec = spec,
+                     .weight = weight,
+                     .matrices = here,
+                     .first = weight->spec.expert ? here * m->coordinate[AXIS_EP] : 0,
+                     .kept = arena_alloc(r->arena, sizeof *q->kept)};
     *q->kept = (QuantKept){.block = NULL};
     if (spec.recipe == QUANT_DELAYED)
         q->state = state_buffer(r, arena_printf(r->arena, "%s" PARAM_FP8_STATE, name), 2,
-                                (int64_t[]){QUANT_ROLES, 1 + spec.history});
-    if (spec.store_weights) fp8_weight_add(r, q->weight, quantize_blocks(q, QUANT_W), q->state, QUANT_W);
+                                (int64_t[]){QUANT_ROLES * experts, 1 + spec.history});
+    if (spec.store_weights && !weight->spec.expert)
+        fp8_weight_add(r, q->weight, quantize_blocks(q, QUANT_W), q->state, QUANT_W);
     state_add(r, &FP8_STATE, q);
     return q;
 }
 
-int64_t quantize_layers(const Registry *r, int64_t tokens, const char **emulation) {
+int64_t quantize_layers(const Registry *r, int64_t tokens, const char **reason) {
     int n = 0;
-    *emulation = NULL;
+    *reason = NULL;
     for (const Quantiser *q; (q = state_find(r, &FP8_STATE, n)); n++)
-        if (!*emulation)
-            *emulation = quantize_emulation(r->device, q->spec, tokens, q->weight->columns, q->weight->rows);
+        if (!*reason) *reason = emulation(q, r->device, tokens);
     return n;
 }

@@ -14,7 +14,7 @@ typedef struct QuantKept {
 
 Fp8Type quantize_type(const Quantiser *, QuantRole);
 Fp8Blocks quantize_blocks(const Quantiser *, QuantRole);
-/* Returns a role's delayed state [1 + history]. */
+/* Returns a role's delayed states [matrices, 1 + history]. */
 Tensor quantize_row(const Quantiser *, QuantRole);
 /* Returns the integer type in which ranks compute the maximum of a state's numbers. Integers are used because
  * NCCL's maximum of floats does not preserve NaN. The numbers are not negative, so they have the same order as

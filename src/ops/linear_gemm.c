@@ -18,9 +18,9 @@ static bool keeps_x(const Tape *t, const LinearGemm *a) {
 static void fp8_forward(Tape *t, LinearGemm *a, const Call *call) {
     const Quantiser *q = a->quantiser;
     const unsigned kept = keeps_x(t, a) ? OVER_ROWS : 0;
-    QuantValues x = quantize_values(t, q, QUANT_X, call->in[0], a->x_state,
+    QuantValues x = quantize_values(t, q, QUANT_X, call->in[0], NULL, a->x_state,
                                     (QuantWanted){OVER_COLUMNS | kept, kept, .first = true}),
-                w = quantize_values(t, q, QUANT_W, call->in[1], a->w_state,
+                w = quantize_values(t, q, QUANT_W, call->in[1], NULL, a->w_state,
                                     (QuantWanted){.sums = OVER_COLUMNS, .first = true});
     a->x_rows = x.by[QUANT_OVER_ROWS];
     quantize_multiply(t, &(QuantGemm){.a = x.by[QUANT_OVER_COLUMNS],
@@ -36,7 +36,7 @@ static void fp8_forward(Tape *t, LinearGemm *a, const Call *call) {
 
 static void fp8_dx(Tape *t, const LinearGemm *a, const GemmGradient *g, Tensor *w, Tensor *dx) {
     QuantValues values =
-        quantize_values(t, a->quantiser, QUANT_W, w, a->w_state, (QuantWanted){.sums = OVER_ROWS});
+        quantize_values(t, a->quantiser, QUANT_W, w, NULL, a->w_state, (QuantWanted){.sums = OVER_ROWS});
     quantize_multiply(
         t, &(QuantGemm){.a = g->values.by[QUANT_OVER_COLUMNS], .b = values.by[QUANT_OVER_ROWS], .c = dx});
     quantize_drop(t, &values);
@@ -45,7 +45,8 @@ static void fp8_dx(Tape *t, const LinearGemm *a, const GemmGradient *g, Tensor *
 static void fp8_dw(Tape *t, const LinearGemm *a, const GemmGradient *g, Tensor *x, Tensor *dw) {
     QuantValues values = {.by[QUANT_OVER_ROWS] = a->x_rows, .kept = OVER_ROWS};
     if (!a->x_rows.values)
-        values = quantize_values(t, a->quantiser, QUANT_X, x, a->x_state, (QuantWanted){.sums = OVER_ROWS});
+        values =
+            quantize_values(t, a->quantiser, QUANT_X, x, NULL, a->x_state, (QuantWanted){.sums = OVER_ROWS});
     quantize_multiply(
         t, &(QuantGemm){.a = g->values.by[QUANT_OVER_ROWS], .b = values.by[QUANT_OVER_ROWS], .c = dw});
     quantize_drop(t, &values);
@@ -60,8 +61,8 @@ void linear_gemm_forward(Tape *t, LinearGemm *a, Call call) {
     }
     a->is_fp8 =
         q && !quantize_emulation(tape_context(t)->device, q->spec, tensor_rows(x), w->dim[1], w->dim[0]);
-    a->x_state = quantize_state(t, q, QUANT_X, x, x->spmd, a->is_fp8);
-    a->w_state = quantize_state(t, q, QUANT_W, w, w->spmd, a->is_fp8);
+    a->x_state = quantize_state(t, q, QUANT_X, x, NULL, x->spmd, a->is_fp8);
+    a->w_state = quantize_state(t, q, QUANT_W, w, NULL, w->spmd, a->is_fp8);
     if (a->is_fp8) {
         fp8_forward(t, a, &call);
         return;
@@ -75,10 +76,11 @@ void linear_gemm_forward(Tape *t, LinearGemm *a, Call call) {
 }
 
 GemmGradient linear_gemm_gradient(Tape *t, const LinearGemm *a, Tensor *dy, SpmdType type, bool dx, bool dw) {
-    GemmGradient g = {.dy = dy, .state = quantize_state(t, a->quantiser, QUANT_DY, dy, type, a->is_fp8)};
+    GemmGradient g = {.dy = dy,
+                      .state = quantize_state(t, a->quantiser, QUANT_DY, dy, NULL, type, a->is_fp8)};
     const unsigned sums = (dx ? OVER_COLUMNS : 0u) | (dw && quantises_dw(a) ? OVER_ROWS : 0u);
     if (a->is_fp8 && sums)
-        g.values = quantize_values(t, a->quantiser, QUANT_DY, dy, g.state,
+        g.values = quantize_values(t, a->quantiser, QUANT_DY, dy, NULL, g.state,
                                    (QuantWanted){.sums = sums, .first = true});
     return g;
 }

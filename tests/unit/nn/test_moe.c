@@ -216,9 +216,9 @@ enum { COUNT, WHOLE, WHOLE_PROBS, PLAIN_STEPS };
 static Tensor *unless(bool left_out, Tensor *with, Tensor *without) { return left_out ? without : with; }
 
 static Tensor *experts(Tape *t, const Moe *m, Tensor *rows, Tensor *probs, Tensor *offset) {
-    Tensor *h = op_grouped_linear(t, rows, &m->fc1->value, (GroupedBias){0}, offset);
+    Tensor *h = op_grouped_linear(t, rows, (GroupedLayer){.w_eoi = &m->fc1->value}, offset);
     h = op_scaled_activation(t, h, (ActivationAttr){.kind = ACT_SWIGLU}, probs);
-    return op_grouped_linear(t, h, &m->fc2->value, (GroupedBias){0}, offset);
+    return op_grouped_linear(t, h, (GroupedLayer){.w_eoi = &m->fc2->value}, offset);
 }
 
 static void without_to_all(MoeRank *r, Tensor *x, int step) {

@@ -61,8 +61,9 @@ static inline Tensor *build_experts(Tape *t, Tensor **in, const void *attr) {
     const MoeCase *m = attr;
     Routing r = op_route(t, in[1], NULL, NULL, m->k, m->route);
     const Dispatch d = op_dispatch(t, &r, in[1]->dim[2], m->dispatch);
-    Tensor *h = op_grouped_linear(t, op_permute(t, in[0], &d), in[2], (GroupedBias){in[4], NULL}, d.offset);
+    Tensor *h =
+        op_grouped_linear(t, op_permute(t, in[0], &d), (GroupedLayer){in[2], .bias_eo = in[4]}, d.offset);
     Tensor *probs = op_permute_probs(t, r.probs, &d);
     h = op_scaled_activation(t, h, (ActivationAttr){.kind = ACT_SWIGLU}, probs);
-    return op_unpermute(t, op_grouped_linear(t, h, in[3], (GroupedBias){in[5], probs}, d.offset), &d);
+    return op_unpermute(t, op_grouped_linear(t, h, (GroupedLayer){in[3], in[5], probs, NULL}, d.offset), &d);
 }
