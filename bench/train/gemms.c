@@ -22,7 +22,7 @@ static void describe(const Tensor *t, CaseOperand *o) {
 /* Returns dimension i of an operand. An expert's number of rows varies with the routing, so shapes that
  * differ only in this number are treated as equal. */
 static int64_t shape_at(const StepGemm *p, const CaseOperand *o, int i) {
-    return p->in[2].range && i == 0 && o->dim[0] == p->in[2].range ? 0 : o->dim[i];
+    return p->rows && o->dim[i] == p->rows ? 0 : o->dim[i];
 }
 
 static bool same_operand(const StepGemm *p, const CaseOperand *a, const StepGemm *q, const CaseOperand *b) {
@@ -32,18 +32,34 @@ static bool same_operand(const StepGemm *p, const CaseOperand *a, const StepGemm
     return equal;
 }
 
+static bool is_fp8(OpNumber op) {
+    return op == OP_fp8_gemm || op == OP_fp8_grouped_linear || op == OP_fp8_grouped_wgrad;
+}
+
+/* The other operands determine the shapes of scales. */
+static bool is_scale(const StepGemm *p, int input) { return is_fp8(p->op) && (input == 2 || input == 3); }
+
 static bool same_attributes(const StepGemm *a, const StepGemm *b) {
     const LinearAttr *x = &a->attr.linear, *y = &b->attr.linear;
     const Fp8GemmAttr *p = &a->attr.fp8, *q = &b->attr.fp8;
-    if (a->op != OP_fp8_gemm) return x->fixed_order == y->fixed_order && x->activation == y->activation;
-    return p->a == q->a && p->b == q->b && p->fast == q->fast && p->activation == q->activation;
+    if (!is_fp8(a->op)) return x->fixed_order == y->fixed_order && x->activation == y->activation;
+    return p->a == q->a && p->b == q->b && p->fast == q->fast && p->fixed_order == q->fixed_order &&
+           p->activation == q->activation;
 }
 
 static bool same(const StepGemm *a, const StepGemm *b) {
     bool equal = a->op == b->op && same_attributes(a, b);
-    for (int i = 0; i < CALL_IN; i++) equal = equal && same_operand(a, &a->in[i], b, &b->in[i]);
+    for (int i = 0; i < CALL_IN; i++)
+        equal = equal && (is_scale(a, i) || same_operand(a, &a->in[i], b, &b->in[i]));
     for (int i = 0; i < CALL_OUT; i++) equal = equal && same_operand(a, &a->out[i], b, &b->out[i]);
     return equal;
+}
+
+/* Gives the experts equal numbers of rows, or of blocks if their columns are padded. */
+static void set_rows(StepGemm *p, CaseOperand *offset) {
+    const int64_t unit = p->op == OP_fp8_grouped_wgrad ? (offset->dim[0] - 1) * FP8_BLOCK : 1;
+    p->rows = p->in[0].dim[p->op == OP_fp8_grouped_wgrad];
+    offset->range = p->rows / unit * unit;
 }
 
 static bool describe_call(const OpDef *op, const Call *c, StepGemm *p) {
@@ -51,8 +67,9 @@ static bool describe_call(const OpDef *op, const Call *c, StepGemm *p) {
     if (!work_gemm(p->op, c, &p->shape)) return false;
     for (int i = 0; i < CALL_IN; i++) describe(c->in[i], &p->in[i]);
     for (int i = 0; i < CALL_OUT; i++) describe(c->out[i], &p->out[i]);
-    if (c->in[2] && c->in[2]->dtype == I64) p->in[2].range = tensor_rows(c->in[0]); /* the range of experts */
-    if (p->op == OP_fp8_gemm)
+    for (int i = 0; i < CALL_IN; i++)
+        if (c->in[i] && c->in[i]->dtype == I64) set_rows(p, &p->in[i]);
+    if (is_fp8(p->op))
         p->attr.fp8 = *(const Fp8GemmAttr *)c->attr;
     else
         p->attr.linear = *(const LinearAttr *)c->attr;
@@ -116,7 +133,7 @@ static void take_operands(StepGemms *all) {
 /* Replaces the experts by a single expert that processes all rows. */
 static void multiply(const StepGemms *all, const StepGemm *p) {
     const bool ta = p->op == OP_linear_wgrad || p->op == OP_grouped_linear_wgrad,
-               tb = p->op == OP_linear || p->op == OP_grouped_linear || p->op == OP_fp8_gemm;
+               tb = p->op == OP_linear || p->op == OP_grouped_linear || is_fp8(p->op);
     const int m = (int)p->shape.m, n = (int)p->shape.n, k = (int)p->shape.k;
     cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, m, n, k, 1,
                 all->a, ta ? m : k, all->b, tb ? k : n, ta ? 1 : 0, all->c, n);

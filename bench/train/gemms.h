@@ -13,6 +13,7 @@
 typedef struct StepGemm {
     OpNumber op;
     GemmShape shape;
+    int64_t rows;  /* of all experts; 0 if there are no experts */
     int64_t calls; /* number of calls per step */
     double flops;  /* FLOPs of all calls; a multiply-add counts as two */
     /* the calls' total time in all measured steps, and their total time when they run alone */

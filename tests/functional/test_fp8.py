@@ -122,9 +122,7 @@ last = ["--lane", "bf16", "--fp8-format", "e4m3", "--fp8-recipe", "tensorwise", 
 for layout, none in ([], False), (["--ranks", 2, "--pipeline-model-parallel-size", 2], True):
     said = pretrain(data, WORK / f"last-{none}", *last, *layout, "--train-iters", 3)
     assert "FP8 GEMMs: " in said and ("FP8 GEMMs: none in the layers of rank 0\n" in said) == none, said
-said = pretrain(data, WORK / "experts", *last, "--num-experts", 2, "--disable-bias-linear", "--train-iters", 4)
-assert said.count("FP8 GEMMs: not in routed experts, which stay in bf16\n") == 1, said
-print("layers in bf16: a rank without FP8 says so, and so does a model with experts")
+print("layers in bf16: a rank without FP8 says so")
 
 SMALL = ["--num-layers", 1, "--hidden-size", 64, "--ffn-hidden-size", 64, "--vocab-size", 100, "--seq-length", 16,
          "--max-position-embeddings", 16]

@@ -115,22 +115,58 @@ static const char *const LAYOUTS[] = {
     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
 };
 
+static void expect_one_curve(const char *recipe, const char *const *layouts, size_t n) {
+    Setup *s = setup_of(recipe, "");
+    Model *whole = model_new(&s->config, NULL);
+    Device *null = device_null();
+    registry_allocate(whole->registry, null, F64, true);
+    const Outcome one = outcome(recipe, "", whole);
+    for (size_t i = 0; i < n; i++) {
+        const Outcome other = outcome(recipe, layouts[i], whole);
+        expect_same(&other, &one, whole->registry, layouts[i]);
+        free(other.masters);
+    }
+    free(one.masters);
+    model_free(whole);
+    device_free(null);
+    setup_free(s);
+}
+
 TEST(layouts_have_one_curve) {
-    for (size_t k = 0; k < sizeof RECIPES / sizeof *RECIPES; k++) {
-        Setup *s = setup_of(RECIPES[k], "");
-        Model *whole = model_new(&s->config, NULL);
-        Device *null = device_null();
-        registry_allocate(whole->registry, null, F64, true);
-        const Outcome one = outcome(RECIPES[k], "", whole);
-        for (size_t i = 0; i < sizeof LAYOUTS / sizeof *LAYOUTS; i++) {
-            const Outcome other = outcome(RECIPES[k], LAYOUTS[i], whole);
-            expect_same(&other, &one, whole->registry, LAYOUTS[i]);
-            free(other.masters);
-        }
-        free(one.masters);
-        model_free(whole);
-        device_free(null);
-        setup_free(s);
+    for (size_t k = 0; k < sizeof RECIPES / sizeof *RECIPES; k++)
+        expect_one_curve(RECIPES[k], LAYOUTS, sizeof LAYOUTS / sizeof *LAYOUTS);
+}
+
+#define EXPERTS                                                                                              \
+    "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 32 --disable-bias-linear "                    \
+    "--moe-shared-expert-intermediate-size 16 --moe-token-dispatcher-type alltoall "
+/* With delayed scales, experts may have any rows. With current scales, a rank must have all of a microbatch's. */
+static const char *const DELAYED_EXPERTS = EXPERTS "--fp8-format hybrid --fp8-recipe delayed",
+                         *const OWN_EXPERTS = EXPERTS "--fp8-format hybrid --fp8-recipe tensorwise";
+static const char *const WITH_ALL_ROWS[] = {
+    "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel",
+    "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 "
+    "--expert-tensor-parallel-size 1",
+    "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 "
+    "--expert-tensor-parallel-size 1 --moe-token-dispatcher-type allgather",
+    "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble",
+    "--ranks 2 --use-distributed-optimizer",
+    "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+    "--fp8-keep-weights --fp8-keep-inputs",
+};
+static const char *const WITH_SOME_ROWS[] = {
+    "--ranks 2 --expert-model-parallel-size 2",
+    "--ranks 2 --expert-model-parallel-size 2 --overlap-moe-expert-parallel-comm",
+    "--ranks 4 --expert-model-parallel-size 2 --expert-tensor-parallel-size 2",
+    "--ranks 2 --context-parallel-size 2",
+};
+
+TEST(layouts_of_experts_have_one_curve) {
+    const char *const recipes[] = {DELAYED_EXPERTS, OWN_EXPERTS};
+    for (int k = 0; k < 2; k++) {
+        expect_one_curve(recipes[k], WITH_ALL_ROWS, sizeof WITH_ALL_ROWS / sizeof *WITH_ALL_ROWS);
+        if (k == 0)
+            expect_one_curve(recipes[k], WITH_SOME_ROWS, sizeof WITH_SOME_ROWS / sizeof *WITH_SOME_ROWS);
     }
 }
 
