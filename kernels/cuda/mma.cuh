@@ -6,6 +6,8 @@
  * of the same two rows. Two adjacent accumulators, rounded to 16 bits, therefore form one operand. */
 #pragma once
 
+#include <cuda_fp8.h>
+
 #include "kernels/cuda/common.cuh"
 
 __device__ __forceinline__ uint32_t shared_address(const void *p) {
@@ -23,6 +25,12 @@ template <int N> __device__ __forceinline__ void copy_async(uint32_t to, const v
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(N), "r"(bytes)
                      : "memory");
 }
+/* Ends a group of a thread's copies. */
+__device__ __forceinline__ void copies_begun() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/* Waits until at most `pending` groups of this thread's copies have not arrived. */
+template <int pending> __device__ __forceinline__ void copies_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
 __device__ __forceinline__ void copies_arrived() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 __device__ __forceinline__ void put_shared(uint32_t to, const uint32_t (&x)[4]) {
@@ -31,6 +39,14 @@ __device__ __forceinline__ void put_shared(uint32_t to, const uint32_t (&x)[4]) 
                  : "memory");
 }
 
+__device__ __forceinline__ float get_shared(uint32_t from) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+    return x;
+}
+__device__ __forceinline__ void get_shared(uint32_t from, float (&x)[2]) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "r"(from) : "memory");
+}
 __device__ __forceinline__ void put_shared(uint32_t to, float a, float b) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
 }
@@ -62,6 +78,8 @@ __device__ __forceinline__ void store_matrices(uint32_t at, const uint32_t (&x)[
 template <typename T> struct PtxName;
 template <> struct PtxName<bf16> { static constexpr char name[] = "bf16"; };
 template <> struct PtxName<fp16> { static constexpr char name[] = "f16"; };
+template <> struct PtxName<__nv_fp8_e4m3> { static constexpr char name[] = "e4m3"; };
+template <> struct PtxName<__nv_fp8_e5m2> { static constexpr char name[] = "e5m2"; };
 
 /* Computes c [16,8] += a [16,16] b [16,8]. Lane 4 * i + j holds rows 2 * j and 2 * j + 1 (b0), and rows 2 * j + 8 and 2
  * * j + 9 (b1), of column i of b. */

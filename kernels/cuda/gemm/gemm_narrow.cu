@@ -1,63 +1,76 @@
 /* Computes linear layers with few outputs, such as routers, in F32: y = x w^T + bias, dx = dy w and dw = dy^T x. An element
  * of y or dx is one chain of multiply-adds, as in gemm_ordered. For dw, the sums of chunks of rows are added in order. */
 #include "kernels/cuda/gemm/gemm.cuh"
+#include "kernels/cuda/mma.cuh"
 
 /* A block computes dw or dx for V adjacent columns per thread, and STEP or ROWS rows of dy at a time. A block computes y
- * for one row per thread, and TERMS terms at a time. MOST is the largest number of outputs, and FEW for y. */
-enum { V = 4, THREADS = 128, STEP = 32, ROWS = 8, TERMS = 32, LINES = 64, FEW = 16, MOST = 512 };
+ * for LINES rows, and reads slices of SLICE bytes per row. MOST is the largest number of outputs, and FEW for y. */
+enum { V = 4, THREADS = 128, STEP = 32, ROWS = 8, SLICE = 128, LINES = 64, STAGES = 3, FEW = 16, MOST = 512 };
 enum { MOST_BYTES = 32 << 20 /* of scratch memory for chunks */ };
 
-/* Computes y [rows,m] for LINES rows. COUNT is m or larger. */
-template <typename X, typename W, int COUNT>
-static __global__ void __launch_bounds__(LINES)
-    y_of_rows(const X *x, const W *w, Cells bias, float *y, int64_t rows, int m, int64_t n) {
-    enum { WIDE = VEC<X>, EACH = TERMS / WIDE /* vectors of a thread */, WEIGHTS = TERMS * COUNT / LINES };
-    __shared__ float of_x[TERMS][LINES + 1];
-    __shared__ alignas(16) float of_w[TERMS][COUNT];
-    const int64_t first = (int64_t)blockIdx.x * LINES, row = first + threadIdx.x;
-    Vec<X, WIDE> next[EACH];
-    float next_w[WEIGHTS];
-    const auto load = [&](int64_t term) {
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const int at = threadIdx.x + i * LINES;
-            const int64_t r = first + at / EACH, p = term + at % EACH * WIDE;
-            if (r < rows && p < n)
-                next[i] = *(const Vec<X, WIDE> *)(x + r * n + p);
-            else
-                next[i] = {};
-        }
-#pragma unroll
-        for (int i = 0; i < WEIGHTS; i++) {
-            const int64_t output = (threadIdx.x + i * LINES) / TERMS, p = term + threadIdx.x % TERMS;
-            next_w[i] = output < m && p < n ? to_real<float>(w[output * n + p]) : 0;
-        }
+/* Slices of x and w in shared memory. A line has SLICE bytes of x or the same terms of w, and is padded so that threads
+ * read different banks. */
+template <typename X, typename W, int COUNT> struct Slice {
+    enum {
+        TERMS = SLICE / (int)sizeof(X),
+        X_LINE = SLICE + 16,
+        W_LINE = TERMS * (int)sizeof(W),
+        W_AT = LINES * X_LINE,
+        BYTES = W_AT + COUNT * W_LINE
     };
-    float sum[COUNT] = {};
-    load(0);
-    for (int64_t term = 0; term < n; term += TERMS) {
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const int at = threadIdx.x + i * LINES;
-#pragma unroll
-            for (int j = 0; j < WIDE; j++)
-                of_x[at % EACH * WIDE + j][at / EACH] = to_real<float>(next[i].v[j]);
+};
+
+/* Computes y [rows,m] for LINES rows. COUNT is m or larger. A thread computes PART outputs of one row. */
+template <typename X, typename W, int COUNT>
+static __global__ void __launch_bounds__(2 * LINES)
+    y_of_rows(const X *x, const W *w, Cells bias, float *y, int64_t rows, int m, int64_t n) {
+    typedef Slice<X, W, COUNT> S;
+    enum { PART = COUNT / 2, WIDE = VEC<X>, X_PIECES = SLICE / 16, W_PIECES = S::W_LINE / 16 };
+    extern __shared__ char memory[];
+    const int64_t first = (int64_t)blockIdx.x * LINES, slices = (n + S::TERMS - 1) / S::TERMS;
+    const auto load = [&](int64_t slice) {
+        char *const to = memory + slice % STAGES * S::BYTES;
+        for (int i = threadIdx.x; slice < slices && i < LINES * X_PIECES; i += 2 * LINES) {
+            const int64_t row = first + i / X_PIECES, p = slice * S::TERMS + i % X_PIECES * WIDE;
+            const bool there = row < rows && p < n;
+            copy_async<16>(shared_address(to + i / X_PIECES * S::X_LINE + i % X_PIECES * 16),
+                           x + (there ? row * n + p : 0), there);
         }
-#pragma unroll
-        for (int i = 0; i < WEIGHTS; i++)
-            of_w[threadIdx.x % TERMS][(threadIdx.x + i * LINES) / TERMS] = next_w[i];
+        for (int i = threadIdx.x; slice < slices && i < COUNT * W_PIECES; i += 2 * LINES) {
+            const int64_t output = i / W_PIECES, p = slice * S::TERMS + i % W_PIECES * VEC<W>;
+            const bool there = output < m && p < n;
+            copy_async<16>(shared_address(to + S::W_AT + i * 16), w + (there ? output * n + p : 0), there);
+        }
+        copies_begun();
+    };
+    const int line = threadIdx.x % LINES, output = threadIdx.x / LINES * PART;
+    float sum[PART] = {};
+    for (int i = 0; i < STAGES - 1; i++) load(i);
+    for (int64_t slice = 0; slice < slices; slice++) {
+        copies_wait<STAGES - 2>();
         __syncthreads();
-        load(term + TERMS);
+        load(slice + STAGES - 1);
+        const char *const from = memory + slice % STAGES * S::BYTES, *const of_x = from + line * S::X_LINE,
+                          *const of_w = from + S::W_AT + output * S::W_LINE;
 #pragma unroll
-        for (int p = 0; p < TERMS; p++)
+        for (int piece = 0; piece < X_PIECES; piece++) {
+            const auto v = *(const Vec<X, WIDE> *)(of_x + piece * 16);
+            Vec<W, WIDE> u[PART];
 #pragma unroll
-            for (int i = 0; i < COUNT; i++) sum[i] = fma(of_x[p][threadIdx.x], of_w[p][i], sum[i]);
+            for (int i = 0; i < PART; i++)
+                u[i] = *(const Vec<W, WIDE> *)(of_w + i * S::W_LINE + piece * WIDE * sizeof(W));
+#pragma unroll
+            for (int k = 0; k < WIDE; k++)
+#pragma unroll
+                for (int i = 0; i < PART; i++)
+                    sum[i] = fma(to_real<float>(v.v[k]), to_real<float>(u[i].v[k]), sum[i]);
+        }
     }
-    if (row >= rows) return;
+    if (first + line >= rows) return;
 #pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        if (i < m) y[row * m + i] = bias.data ? sum[i] + bias.get<float>(i) : sum[i];
+    for (int i = 0; i < PART; i++)
+        if (output + i < m)
+            y[(first + line) * m + output + i] = bias.data ? sum[i] + bias.get<float>(output + i) : sum[i];
 }
 
 /* Adds the products of rows [each * blockIdx.y, each * (blockIdx.y + 1)) for COUNT rows of dw [m,n]. The sums are written
@@ -137,6 +150,49 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* Computes dx [rows,n] for EACH rows and N columns per thread. m is at most COUNT. */
+template <typename W, typename Y, int COUNT>
+static __global__ void __launch_bounds__(THREADS)
+    dx_of_few(const float *dy, const W *w, Y *dx, bool add, int64_t rows, int m, int64_t n) {
+    enum { N = VEC<Y>, EACH = 32 };
+    __shared__ alignas(16) float of[EACH][COUNT];
+    const int64_t column = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * N,
+                  first = (int64_t)blockIdx.x * EACH;
+    const int count = (int)least(EACH, rows - first);
+    for (int i = threadIdx.x; i < EACH * COUNT; i += THREADS)
+        of[i / COUNT][i % COUNT] =
+            i / COUNT < count && i % COUNT < m ? dy[(first + i / COUNT) * m + i % COUNT] : 0;
+    float weight[COUNT][N];
+#pragma unroll
+    for (int p = 0; p < COUNT; p++)
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            weight[p][i] = p < m && column < n ? to_real<float>(w[p * n + column + i]) : 0;
+    __syncthreads();
+    if (column >= n) return;
+#pragma unroll 1
+    for (int r = 0; r < count; r += ROWS) {
+        Vec<Y, N> *const to = (Vec<Y, N> *)(dx + (first + r) * n + column);
+        const int64_t next = n / N;
+        Vec<Y, N> v[ROWS] = {};
+#pragma unroll
+        for (int q = 0; q < ROWS; q++)
+            if (add && r + q < count) v[q] = to[q * next];
+#pragma unroll
+        for (int q = 0; q < ROWS; q++) {
+            float sum[N] = {};
+#pragma unroll
+            for (int p = 0; p < COUNT; p++)
+#pragma unroll
+                for (int i = 0; i < N; i++) sum[i] = fma(of[r + q][p], weight[p][i], sum[i]);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                v[q].v[i] = from_real<Y>((add ? to_real<float>(v[q].v[i]) : 0) + sum[i]);
+            if (r + q < count) to[q * next] = v[q];
+        }
+    }
+}
+
 /* ---- launches ---- */
 
 static bool is_vectors(const Tensor *x, int64_t wide) {
@@ -151,7 +207,7 @@ bool gemm_is_narrow(const Gemm *g) {
     if (!g->m || !g->n || !g->k || !g->fixed_order || g->pre || g->act) return false;
     if (is_y(g))
         return g->n <= FEW && g->c->dtype == F32 && !accumulates(g->c) && is_vectors(g->a, 8) &&
-               is_vectors(g->b, 1);
+               is_vectors(g->b, 8);
     if (g->a->dtype != F32 || !is_vectors(g->b, V)) return false;
     return is_dw(g) ? g->by_chunks && g->m <= MOST : g->k <= MOST && is_vectors(g->c, V);
 }
@@ -180,19 +236,25 @@ template <typename T, int COUNT> static void launch_dw(const Call *c, const Gemm
 }
 
 template <typename W, typename Y> static void launch_dx(const Call *c, const Gemm *g) {
-    const dim3 grid((unsigned)ceil_div(g->m, ROWS), (unsigned)ceil_div(g->n, THREADS * V));
-    dx_of_rows<W, Y><<<grid, THREADS, 0, stream_of(c)>>>(
+    const bool few = g->k <= FEW / 2 && g->n % VEC<Y> == 0;
+    const dim3 grid((unsigned)ceil_div(g->m, few ? 32 : ROWS),
+                    (unsigned)ceil_div(g->n, THREADS * (few ? VEC<Y> : V)));
+    (few ? dx_of_few<W, Y, FEW / 2> : dx_of_rows<W, Y>)<<<grid, THREADS, 0, stream_of(c)>>>(
         data_of<float>(g->a), data_of<W>(g->b), data_of<Y>(g->c), accumulates(g->c), g->m, (int)g->k, g->n);
     LAUNCHED();
 }
 
 template <typename X, typename W> static void launch_y(const Call *c, const Gemm *g) {
-    const auto launch = [&](auto kernel) {
-        kernel<<<(unsigned)ceil_div(g->m, LINES), LINES, 0, stream_of(c)>>>(
+    const auto launch = [&](auto kernel, int bytes) {
+        CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+        kernel<<<(unsigned)ceil_div(g->m, LINES), 2 * LINES, (size_t)bytes, stream_of(c)>>>(
             data_of<X>(g->a), data_of<W>(g->b), cells(g->bias), data_of<float>(g->c), g->m, (int)g->n, g->k);
         LAUNCHED();
     };
-    g->n <= FEW / 2 ? launch(y_of_rows<X, W, FEW / 2>) : launch(y_of_rows<X, W, FEW>);
+    if (g->n <= FEW / 2)
+        launch(y_of_rows<X, W, FEW / 2>, STAGES * Slice<X, W, FEW / 2>::BYTES);
+    else
+        launch(y_of_rows<X, W, FEW>, STAGES * Slice<X, W, FEW>::BYTES);
 }
 
 /* Types other than F64. */

@@ -40,11 +40,6 @@ template <bool along> __host__ __device__ __forceinline__ uint32_t tensor_place(
                  : line / 64 * (TENSOR_DEPTH * 128) + term * 128 + ((line / 8 % 8 ^ term % 8) * 16);
 }
 
-__device__ __forceinline__ void copies_begun(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int pending> __device__ __forceinline__ void copies_wait(void) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
-}
-
 /* A thread's part of the copy of one operand: COUNT units of 16 bytes, in lines or terms at intervals of
  * STEP. */
 template <typename T, bool along> struct TensorCopy {
