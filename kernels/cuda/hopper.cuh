@@ -131,6 +131,14 @@ __device__ __forceinline__ void copy_tile_to_both(uint32_t to, const CUtensorMap
         : "memory");
 }
 
+/* Copies `bytes` consecutive bytes. Addresses and `bytes` are multiples of 16. */
+__device__ __forceinline__ void copy_bytes(uint32_t to, const void *from, int bytes, uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+
 /* Makes this thread's writes to shared memory visible to later copies and products. */
 __device__ __forceinline__ void show_to_copies() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -252,24 +260,26 @@ PRODUCT(8, 64, R_32, 32, 33, 34, 35, 36, SUM_8)
 PRODUCT(16, 128, R_64, 64, 65, 66, 67, 68, SUM_16)
 PRODUCT(32, 256, R_128, 128, 129, 130, 131, 132, SUM_32)
 
-/* Computes s [64, 8 * N8] = a [64,32] b [32, 8 * N8], or s += a b if `add` is true. The operands are E4M3. */
-template <int N8, bool add> struct Fp8Product;
-#define FP8_PRODUCT(n8, width, registers, a, b, adds, sums)                                                  \
-    template <bool add> struct Fp8Product<n8, add> {                                                         \
+/* Computes s [64, 8 * N8] = a [64,32] b [32, 8 * N8], or s += a b if `add` is true. a is FP8 of type A, and b is E4M3. */
+template <typename A, int N8> struct Fp8Product;
+#define FP8_PRODUCT(n8, width, registers, a, b, adds, type, sums)                                            \
+    template <typename A> struct Fp8Product<A, n8> : Product<bf16, n8> {                                     \
+        template <bool add>                                                                                  \
         __device__ static __forceinline__ void run(float (&s)[n8][4], uint64_t x, uint64_t y) {              \
             asm volatile("{\n"                                                                               \
                          ".reg .pred p;\n"                                                                   \
                          "setp.ne.b32 p, %" #adds ", 0;\n"                                                   \
-                         "wgmma.mma_async.sync.aligned.m64n" #width "k32.f32.e4m3.e4m3 " registers "}, %" #a \
-                         ", %" #b ", p, 1, 1;\n"                                                             \
+                         "wgmma.mma_async.sync.aligned.m64n" #width "k32.f32.%" #type ".e4m3 " registers     \
+                         "}, %" #a ", %" #b ", p, 1, 1;\n"                                                   \
                          "}"                                                                                 \
                          : sums(0)                                                                           \
-                         : "l"(x), "l"(y), "n"((int)add));                                                   \
+                         : "l"(x), "l"(y), "n"((int)add), "C"(PtxName<A>::name));                            \
         }                                                                                                    \
     };
-FP8_PRODUCT(4, 32, R_16, 16, 17, 18, SUM_4)
-FP8_PRODUCT(8, 64, R_32, 32, 33, 34, SUM_8)
-FP8_PRODUCT(16, 128, R_64, 64, 65, 66, SUM_16)
+FP8_PRODUCT(4, 32, R_16, 16, 17, 18, 19, SUM_4)
+FP8_PRODUCT(8, 64, R_32, 32, 33, 34, 35, SUM_8)
+FP8_PRODUCT(16, 128, R_64, 64, 65, 66, 67, SUM_16)
+FP8_PRODUCT(32, 256, R_128, 128, 129, 130, 131, SUM_32)
 
 /* Computes s += a b for 16-bit operands. a [64,16] is in registers in the order of multiply_add (mma.cuh);
  * the lines of b contain consecutive columns. */

@@ -87,6 +87,7 @@ __device__ __forceinline__ void multiply_group(const RowTiles &g, uint32_t room,
                                                uint64_t *empty, const float *of_row, const float *of_column,
                                                const T *bias, T *y) {
     constexpr int PART = S::N < 128 ? S::N : 128, PARTS = S::N / PART;
+    typedef Fp8Product<__nv_fp8_e4m3, PART / 8> Multiply;
     Ring<S::STAGES> at;
     float part[S::DEPTH][PART / 8][4] = {};
     wait_for_kernel_before();
@@ -103,15 +104,15 @@ __device__ __forceinline__ void multiply_group(const RowTiles &g, uint32_t room,
                 for (int i = 0; i < S::DEPTH; i++) {
                     const uint64_t u = a + i * S::X_BYTES / 16,
                                    v = b + (i * S::W_BYTES + p * PART * LINE_BYTES) / 16;
-                    Product<bf16, PART / 8>::fence(part[i]);
-                    Fp8Product<PART / 8, false>::run(part[i], u, v);
+                    Multiply::fence(part[i]);
+                    Multiply::template run<false>(part[i], u, v);
 #pragma unroll
                     for (int k = 32; k < LINE_BYTES; k += 32)
-                        Fp8Product<PART / 8, true>::run(part[i], u + k / 16, v + k / 16);
+                        Multiply::template run<true>(part[i], u + k / 16, v + k / 16);
                 }
                 products_begun();
 #pragma unroll
-                for (int i = 0; i < S::DEPTH; i++) Product<bf16, PART / 8>::template wait<0>(part[i]);
+                for (int i = 0; i < S::DEPTH; i++) Multiply::template wait<0>(part[i]);
                 if (p == PARTS - 1 && threadIdx.x % 32 == 0) barrier_arrive(shared_address(&empty[at.stage]));
 #pragma unroll
                 for (int i = 0; i < S::DEPTH; i++)

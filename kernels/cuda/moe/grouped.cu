@@ -320,11 +320,9 @@ extern "C" void cuda_grouped_linear_wgrad(const Call *c) {
     if (!tensor_count(c->out[0])) return;
     const Tensor *dw = c->out[0];
     const bool narrow = on_tensor_cores(c, c->in[0]->dtype);
-    /* grouped_tiles_wgrad rounds sums before it adds them, which only 16-bit main gradients allow */
-    const bool rounds_once = narrow && accumulates(dw) && !(dw->flags & TENSOR_MAIN_GRAD);
     if (!narrow && !on_tensor_cores(c, F32))
         launch_ordered_experts(c, e);
-    else if (grouped_tiles_can(c) && !rounds_once)
+    else if (grouped_tiles_can(c) && rounds_sums(dw))
         grouped_tiles_wgrad(c);
     else if (c->in[0]->dtype == BF16)
         narrow ? launch_tensor_experts<bf16, bf16>(c, e) : launch_tensor_experts<bf16, float>(c, e);

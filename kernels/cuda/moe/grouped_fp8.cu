@@ -1,8 +1,8 @@
-/* FP8 GEMMs of all experts, one element per thread: c = sum_k (a a_inverse) (b b_inverse), in fp32 and in order. c and
- * dw are written or accumulated. */
+/* FP8 GEMMs of all experts: c = sum_k (a a_inverse) (b b_inverse), in fp32. If grouped_fp8_tiles.cu does not support a call,
+ * each thread computes one element, in order. c and dw are written or accumulated. */
 #include <cuda_fp8.h>
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/moe/grouped_tiles.cuh"
 
 /* An operand: the values of an expert are matrices [rows,columns] whose inverses begin at expert * step. */
 struct Side {
@@ -82,6 +82,10 @@ extern "C" void cuda_fp8_grouped_linear(const Call *c) {
     const int64_t rows = out->dim[0], n = tensor_width(out), experts = c->in[4]->dim[0] - 1;
     const Side a = side_of(c->in[0], c->in[2], attr->a, rows), b = side_of(c->in[1], c->in[3], attr->b, n);
     if (!tensor_count(out)) return;
+    if (grouped_fp8_tiles_can(c, false)) {
+        grouped_fp8_tiles_rows(c);
+        return;
+    }
     REAL_SWITCH(c->in[2]->dtype, multiply_rows<R><<<grid_for(c, rows * n, 128), 128, 0, stream_of(c)>>>(
                                      a, b, ids_of(c->in[4]), experts, cells(c->in[5]), cells(c->in[6]),
                                      cells(out), rows, n, accumulates(out)));
@@ -95,6 +99,10 @@ extern "C" void cuda_fp8_grouped_wgrad(const Call *c) {
                b = side_of(c->in[1], c->in[3], attr->b, c->in[1]->dim[0]);
     const int64_t experts = c->in[4]->dim[0] - 1;
     if (!tensor_count(dw)) return;
+    if (grouped_fp8_tiles_can(c, true) && rounds_sums(dw)) {
+        grouped_fp8_tiles_wgrad(c);
+        return;
+    }
     REAL_SWITCH(c->in[2]->dtype,
                 multiply_columns<R><<<grid_for(c, tensor_count(dw), 128), 128, 0, stream_of(c)>>>(
                     a, b, ids_of(c->in[4]), experts, cells(dw), accumulates(dw)));

@@ -1,32 +1,9 @@
 /* Computes grouped GEMMs of 16-bit operands with wgmma: expert e multiplies its rows [offset[e], offset[e+1]) by its
  * block of the weight (y = x w^T, dx = dy w), or computes the gradient of this block (dw = dy^T x). Only the GPU knows
- * the offsets.
- *
- * A persistent cluster of two blocks computes pairs of tiles in sequence. A tile has ROWS rows and COLUMNS columns. The
- * tiles of a pair share an operand: each block copies half of it to the shared memory of both blocks. One warp of a
- * block copies slices of TERMS terms of the operands, and two warpgroups each multiply 64 rows of a tile. A warpgroup
- * stores its sums by copies from shared memory, which continue while it multiplies the next tile. */
-#include "kernels/cuda/moe/grouped_tiles.cuh"
-#include "kernels/cuda/hopper.cuh"
+ * the offsets. */
+#include "kernels/cuda/moe/grouped_pairs.cuh"
 
-enum {
-    ROWS = 128,
-    COLUMNS = 256,
-    TERMS = LINE,
-    GROUPS = 2,
-    THREADS = GROUPS * GROUP_THREADS + 32,
-    MOST_EXPERTS = 2048
-};
-/* A chunk consists of 64 lines. */
-enum {
-    A_BYTES = ROWS * LINE_BYTES,
-    B_BYTES = COLUMNS * LINE_BYTES,
-    STAGE_BYTES = A_BYTES + B_BYTES,
-    CHUNK = 64 * LINE_BYTES
-};
-
-/* A kernel computes y = x w^T (FORWARD), dx = dy w (DGRAD) or dw = dy^T x (WGRAD). */
-typedef enum Kind { FORWARD, DGRAD, WGRAD } Kind;
+enum { TERMS = LINE, THREADS = GROUPS * GROUP_THREADS + 64 };
 
 /* The ring of slices has STAGES stages. Each warpgroup has room for CHUNKS chunks of sums. Sums of gradients of weights
  * are added to F32 in memory, which is slow, so their chunks are copied in smaller portions. */
@@ -35,94 +12,7 @@ template <Kind kind> struct Room {
                          SUMS_AT = STAGES * STAGE_BYTES, BYTES = SUMS_AT + GROUPS * CHUNKS * CHUNK + 1024;
 };
 
-struct Grouped {
-    const int64_t *offset;
-    int experts;
-    int down, across; /* numbers of pairs: in the rows of an expert's dw, and in the columns of the result */
-    int64_t rows;     /* of x, including the rows after the last expert's rows */
-    int m, n, k;      /* rows of dw; columns of the result; terms of y and dx */
-    bool add;
-    Cells bias, scale; /* as in grouped.cu */
-};
-
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
-/* ---- pairs of tiles ---- */
-
-struct Pair {
-    int expert; /* -1: rows after the last expert's rows */
-    int column;
-    int64_t row, rows; /* the first row, and the number of rows from there to the end of the expert's rows */
-    int first, terms;  /* WGRAD: the first term, and the number of terms */
-    int slices;
-};
-
-/* If `beside` is true, the tiles of a pair are next to each other, and share rows. Otherwise, one is below the other,
- * and they share columns. */
-template <bool beside> struct Extent {
-    static constexpr int DOWN = beside ? ROWS : 2 * ROWS, ACROSS = beside ? 2 * COLUMNS : COLUMNS;
-};
-
-/* Computes before[e], the number of pairs in the rows before expert e. The rows after the last expert count as one more
- * expert. One warp calls this function. */
-template <int height> static __device__ __forceinline__ void count_pairs(const Grouped &g, int *before) {
-    const int lane = threadIdx.x % 32;
-    int base = 0;
-    for (int at = 0; at <= g.experts; at += 32) {
-        const int i = at + lane;
-        const int64_t first = i <= g.experts ? g.offset[i] : 0,
-                      last = i < g.experts ? g.offset[i + 1] : (i == g.experts ? g.rows : 0);
-        const int pairs = (int)((last - first + height - 1) / height);
-        int sum = pairs;
-        for (int k = 1; k < 32; k *= 2) {
-            const int left = __shfl_up_sync(0xffffffffu, sum, k);
-            if (lane >= k) sum += left;
-        }
-        if (i <= g.experts) before[i] = base + sum - pairs;
-        base += __shfl_sync(0xffffffffu, sum, 31);
-    }
-    if (lane == 0) before[g.experts + 1] = base;
-}
-
-template <Kind kind> static __device__ __forceinline__ int all_pairs(const Grouped &g, const int *before) {
-    return (kind == WGRAD ? g.experts * g.down : before[g.experts + 1]) * g.across;
-}
-
-/* Returns the last expert before which there are no more than `row` pairs of rows. */
-static __device__ __forceinline__ int expert_of(const Grouped &g, const int *before, int row) {
-    int low = 0, high = g.experts;
-    while (low < high) {
-        const int middle = (low + high + 1) / 2;
-        if (before[middle] <= row)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
-}
-
-template <Kind kind, bool beside>
-static __device__ __forceinline__ Pair find_pair(const Grouped &g, const int *before, int i) {
-    Pair p = {};
-    int row, column;
-    if (kind == WGRAD) {
-        p.expert = i / (g.down * g.across);
-        in_bands(i % (g.down * g.across), g.down, g.across, &row, &column);
-        p.first = (int)g.offset[p.expert];
-        p.terms = (int)g.offset[p.expert + 1] - p.first;
-        p.slices = (p.terms + TERMS - 1) / TERMS;
-        p.row = row * Extent<beside>::DOWN, p.rows = g.m - p.row;
-    } else {
-        in_bands(i, before[g.experts + 1], g.across, &row, &column);
-        const int e = expert_of(g, before, row);
-        p.expert = e < g.experts ? e : -1;
-        p.row = g.offset[e] + (int64_t)(row - before[e]) * Extent<beside>::DOWN;
-        p.rows = (e < g.experts ? g.offset[e + 1] : g.rows) - p.row;
-        p.slices = e < g.experts ? (g.k + TERMS - 1) / TERMS : 0;
-    }
-    p.column = column * Extent<beside>::ACROSS;
-    return p;
-}
 
 /* ---- slices ---- */
 
@@ -176,12 +66,11 @@ static __device__ __forceinline__ void copy_b(const Slices<kind> &at, const CUte
 /* Copies the slices of all tiles of a block. Only one thread may call this function. */
 template <Kind kind, bool beside>
 static __device__ __forceinline__ void copy_slices(const Grouped &g, const CUtensorMap *a,
-                                                   const CUtensorMap *b, const int *before, Slices<kind> at,
+                                                   const CUtensorMap *b, Pairs pairs, Slices<kind> at,
                                                    int rank) {
-    const int pairs = all_pairs<kind>(g, before);
+    Pair p;
 #pragma unroll 1
-    for (int i = blockIdx.x / 2; i < pairs; i += gridDim.x / 2) {
-        const Pair p = find_pair<kind, beside>(g, before, i);
+    while (pairs.read(&p)) {
         const int row = (int)p.row + (beside ? 0 : rank * ROWS),
                   column = p.column + (beside ? rank * COLUMNS : 0);
         const bool has_a = beside || rank * ROWS < p.rows, has_b = !beside || column < g.n;
@@ -204,97 +93,6 @@ static __device__ __forceinline__ void clear_lines(uint32_t slice, int terms) {
         put_shared(slice + i / units * CHUNK + terms * LINE_BYTES + i % units * 16, zero);
     show_to_copies();
     threads_wait<GROUPS * GROUP_THREADS>(1);
-}
-
-/* ---- sums ---- */
-
-/* Adds the bias to a warpgroup's sums. */
-template <int N8>
-static __device__ __forceinline__ void add_bias(float (&sum)[N8][4], const Grouped &g, int expert,
-                                                int64_t row, int64_t rows, int column) {
-    const int lane = threadIdx.x % 32, first = threadIdx.x % GROUP_THREADS / 32 * 16 + lane / 4;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        if (first + 8 * h >= rows) continue;
-        const float by = g.scale.data ? g.scale.get<float>(row + first + 8 * h) : 1;
-#pragma unroll
-        for (int q = 0; q < N8; q++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int at = column + 8 * q + lane % 4 * 2 + i;
-                if (at < g.n) sum[q][2 * h + i] += by * g.bias.get<float>((int64_t)expert * g.n + at);
-            }
-    }
-}
-
-/* Writes the sums of one line's columns, of which `q` is the first eight, to a chunk. */
-template <typename T, int N8>
-static __device__ __forceinline__ void put_chunk(uint32_t chunk, const float (&sum)[N8][4], int q, T) {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % GROUP_THREADS / 32 * 16 + lane % 16;
-#pragma unroll
-    for (int i = 0; i < 8; i += 2) {
-        uint32_t x[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            x[j] = pack<T>(sum[q + i + j / 2][j % 2 * 2], sum[q + i + j / 2][j % 2 * 2 + 1]);
-        store_matrices(chunk + row * LINE_BYTES + (((i + lane / 16) ^ (row % 8)) * 16), x);
-    }
-}
-template <int N8>
-static __device__ __forceinline__ void put_chunk(uint32_t chunk, const float (&sum)[N8][4], int q, float) {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % GROUP_THREADS / 32 * 16 + lane / 4;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint32_t to =
-            chunk + row * LINE_BYTES + (((2 * i + lane % 4 / 2) ^ (row % 8)) * 16) + lane % 2 * 8;
-        put_shared(to, sum[q + i][0], sum[q + i][1]);
-        put_shared(to + 8 * LINE_BYTES, sum[q + i][2], sum[q + i][3]);
-    }
-}
-
-/* Copies a warpgroup's sums to the matrix y, or adds them to it. */
-template <typename Y, int CHUNKS, int N8>
-static __device__ __forceinline__ void copy_sums(const float (&sum)[N8][4], const CUtensorMap *y,
-                                                 uint32_t room, int group, int column, int plane, int row,
-                                                 bool add) {
-    enum { WIDE = LINE_BYTES / sizeof(Y), PARTS = 8 * N8 / (CHUNKS * WIDE) };
-    const bool copies = threadIdx.x % GROUP_THREADS == 0;
-#pragma unroll
-    for (int part = 0; part < PARTS; part++) {
-        if (copies) copies_have_read();
-        threads_wait<GROUP_THREADS>(2 + group);
-#pragma unroll
-        for (int c = 0; c < CHUNKS; c++)
-            put_chunk(room + c * CHUNK, sum, (part * CHUNKS + c) * WIDE / 8, Y());
-        show_to_copies();
-        threads_wait<GROUP_THREADS>(2 + group);
-        if (!copies) continue;
-#pragma unroll
-        for (int c = 0; c < CHUNKS; c++)
-            copy_tile_out(y, room + c * CHUNK, column + (part * CHUNKS + c) * WIDE, plane, row, add);
-        copies_begun_out();
-    }
-}
-
-/* Stores or adds a warpgroup's sums, of which `rows` rows are needed. `y` is the first row. */
-template <typename T, int N8>
-static __device__ __forceinline__ void put_sums(const float (&sum)[N8][4], T *y, int64_t n, int64_t rows,
-                                                int column, bool add) {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % GROUP_THREADS / 32 * 16 + lane / 4;
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-#pragma unroll
-        for (int q = 0; q < N8; q++) {
-            const int at = column + 8 * q + lane % 4 * 2;
-            if (row + 8 * h >= rows || at >= n) continue;
-            uint32_t *const to = (uint32_t *)(y + (row + 8 * h) * n + at);
-            float a = sum[q][2 * h], b = sum[q][2 * h + 1];
-            if (add) {
-                const Vec<T, 2> old = *(const Vec<T, 2> *)to;
-                a += to_real<float>(old.v[0]), b += to_real<float>(old.v[1]);
-            }
-            *to = pack<T>(a, b);
-        }
 }
 
 /* ---- multiplication ---- */
@@ -330,13 +128,13 @@ static __device__ __forceinline__ void multiply(float (&sum)[N8][4], const Pair 
 }
 
 template <typename T, typename Y, Kind kind, bool beside>
-static __device__ __forceinline__ void multiply_tiles(const Grouped &g, const int *before, Slices<kind> at,
+static __device__ __forceinline__ void multiply_tiles(const Grouped &g, Pairs pairs, Slices<kind> at,
                                                       int rank, const CUtensorMap *to, Y *y) {
-    const int group = (int)uniform(threadIdx.x / GROUP_THREADS), pairs = all_pairs<kind>(g, before);
+    const int group = (int)uniform(threadIdx.x / GROUP_THREADS);
     const uint32_t sums_at = at.room + Room<kind>::SUMS_AT + group * Room<kind>::CHUNKS * CHUNK;
+    Pair p;
 #pragma unroll 1
-    for (int i = blockIdx.x / 2; i < pairs; i += gridDim.x / 2) {
-        const Pair p = find_pair<kind, beside>(g, before, i);
+    while (pairs.read(&p)) {
         const int column = p.column + (beside ? rank * COLUMNS : 0),
                   below = (beside ? 0 : rank * ROWS) + group * 64;
         const int64_t row = p.row + below, rows = p.rows - below;
@@ -366,22 +164,29 @@ static __global__ void __launch_bounds__(THREADS, 1)
     enum { STAGES = Room<kind>::STAGES };
     extern __shared__ char memory[];
     __shared__ uint64_t barriers[2 * STAGES];
+    __shared__ Pairs::Room room_of_pairs;
     __shared__ int before[kind == WGRAD ? 1 : MOST_EXPERTS + 2];
+    const Pairs pairs(&room_of_pairs);
     const Slices<kind> at = {{}, (shared_address(memory) + 1023) / 1024 * 1024, shared_address(barriers)};
-    const int rank = blockIdx.x % 2;
+    const int rank = blockIdx.x % 2, warp = (int)uniform(threadIdx.x / 32);
     if (threadIdx.x == GROUP_THREADS) {
         prefetch_map(&a), prefetch_map(&b), prefetch_map(&to);
         for (int i = 0; i < 2 * STAGES; i++)
             barrier_init(at.barriers + 8 * i, i < STAGES ? 1 : 2 * GROUPS * (GROUP_THREADS / 32));
+        pairs.init();
         barriers_ready();
     }
     if (kind != WGRAD && threadIdx.x < 32) count_pairs<Extent<beside>::DOWN>(g, before);
     __syncthreads();
     cluster_wait();
     if (threadIdx.x < GROUPS * GROUP_THREADS)
-        multiply_tiles<T, Y, kind, beside>(g, before, at, rank, &to, y);
-    else if (is_elected())
-        copy_slices<kind, beside>(g, &a, &b, before, at, rank);
+        multiply_tiles<T, Y, kind, beside>(g, pairs, at, rank, &to, y);
+    else if (is_elected()) {
+        if (warp == GROUPS * GROUP_THREADS / 32)
+            copy_slices<kind, beside>(g, &a, &b, pairs, at, rank);
+        else
+            find_pairs<kind, beside, TERMS>(g, before, pairs);
+    }
     __syncwarp();
     cluster_wait(); /* the other block may still arrive at this block's barriers */
 #endif
@@ -402,22 +207,8 @@ template <typename T, typename Y, Kind kind, bool beside> static void launch(con
                       to = kind == WGRAD ? tile_map(c, y, g.m, out, out, g.experts, g.m * out, 64)
                                          : tile_map(c, y, g.rows, out, out, 1, out, 64);
     g.down = (int)ceil_div(g.m, 2 * ROWS), g.across = (int)ceil_div(g.n, beside ? 2 * COLUMNS : COLUMNS);
-    auto *kernel = multiply_grouped<T, Y, kind, beside>;
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Room<kind>::BYTES));
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = 2, cluster.val.clusterDim.y = 1, cluster.val.clusterDim.z = 1;
-    const Cuda *gpu = cuda_of(c->device);
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)gpu->multiprocessors), config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = Room<kind>::BYTES, config.stream = stream_of(c);
-    config.attrs = &cluster, config.numAttrs = 1;
-    int clusters = 0;
-    CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
-    clusters = (int)least(clusters, (gpu->multiprocessors - gpu->gemm_sm_margin) / 2);
-    config.gridDim = dim3(2 * (unsigned)(clusters > 1 ? clusters : 1));
-    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, g, a, b, to, data_of<Y>(y)));
-    LAUNCHED();
+    launch_clusters(c, multiply_grouped<T, Y, kind, beside>, THREADS, Room<kind>::BYTES, g, a, b, to,
+                    data_of<Y>(y));
 }
 
 static Grouped grouped_of(const Call *c) {
@@ -428,13 +219,6 @@ static Grouped grouped_of(const Call *c) {
     g.n = (int)tensor_width(c->out[0]);
     g.add = accumulates(c->out[0]);
     return g;
-}
-
-/* Returns true if pairs next to each other compute fewer unneeded elements than pairs below each other. On average, half
- * a pair of an expert's rows is unneeded. */
-static bool is_beside(const Grouped &g) {
-    const int64_t each = g.rows / g.experts + 1, across = ceil_div(g.n, COLUMNS);
-    return ceil_div(across, 2) * 2 * (2 * each + ROWS) <= across * (2 * each + 2 * ROWS);
 }
 
 template <typename T> static void launch_rows(const Call *c, const Grouped &g, bool along) {

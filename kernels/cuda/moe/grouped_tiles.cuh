@@ -1,4 +1,5 @@
-/* Grouped GEMMs on sm_90a tensor cores (grouped_tiles.cu), for the ops in grouped.cu. */
+/* Grouped GEMMs on sm_90a tensor cores, for the ops in grouped.cu (grouped_tiles.cu) and grouped_fp8.cu
+ * (grouped_fp8_tiles.cu). */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -20,3 +21,14 @@ bool grouped_tiles_can(const Call *);
 void grouped_tiles_rows(const Call *, bool along);
 /* Computes grouped_linear_wgrad. Sums are rounded before they are added to a 16-bit dw. */
 void grouped_tiles_wgrad(const Call *);
+/* Returns whether sums may be rounded to the type of dw before they are added. Only main gradients allow this. */
+static inline bool rounds_sums(const Tensor *dw) {
+    return !accumulates(dw) || dw->dtype == F32 || dw->flags & TENSOR_MAIN_GRAD;
+}
+
+/* Returns true if these GEMMs can compute fp8_grouped_wgrad or, if `wgrad` is false, fp8_grouped_linear. Scales of blocks
+ * are read up to the next multiple of 16 bytes. */
+bool grouped_fp8_tiles_can(const Call *, bool wgrad);
+void grouped_fp8_tiles_rows(const Call *);
+/* Sums are rounded before they are added to a 16-bit dw. */
+void grouped_fp8_tiles_wgrad(const Call *);
