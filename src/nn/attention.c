@@ -81,6 +81,7 @@ static void attention_init(void *self, Registry *r, const char *name, const void
         .init_std = s->qkv_init_std,
         .quant = s->quant,
         .groups = s->groups,
+        .heads = s->heads,
         .n_parts = 3,
         .parts = {{"q", q}, {"k", s->head_dim}, {"v", s->head_dim}},
     };

@@ -49,6 +49,7 @@ static void delta_net_init(void *self, Registry *r, const char *name, const void
                            .quant = s->quant,
                            .split_parts = true,
                            .groups = 1,
+                           .heads = s->rule.key_heads,
                            .n_parts = 6,
                            .parts = {{"q", keys(s)},
                                      {"k", keys(s)},

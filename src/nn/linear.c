@@ -15,6 +15,7 @@ Linear linear_new(Registry *r, LinearSpec s) {
         .split_parts = s.split_parts,
         .init = {INIT_NORMAL, s.init_std},
         .groups = s.groups,
+        .heads = s.heads,
         .n_parts = s.n_parts,
         .quantized = s.quant.weights,
     };

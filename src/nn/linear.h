@@ -27,6 +27,7 @@ typedef struct LinearSpec {
     QuantSpec quant;
     bool split_parts; /* see param.h */
     int64_t groups;   /* number of groups into which the output rows are divided; see param.h */
+    int64_t heads;    /* see param.h */
     int n_parts;
     ParamPart parts[PARAM_PARTS];
 } LinearSpec;

@@ -109,6 +109,8 @@ typedef struct ParamSpec {
     /* I8 or F8E4M3 if the weight is stored in one byte per element (quantized.h) and is not trained; otherwise F64 */
     DType quantized;
     int64_t groups; /* number of groups of parts; 0 means that the entire parameter is one part */
+    int64_t
+        heads; /* number of heads with equal numbers of a part's rows; other programs store them head by head */
     int n_parts;
     ParamPart parts[PARAM_PARTS];
 } ParamSpec;

@@ -160,10 +160,14 @@ typedef struct CaseRuns {
     int n;
 } CaseRuns;
 
-/* Converts an array from the full registry's layout to the oracle's tensors. */
-static void to_tensors(const Case *c, const double *whole, double *out) {
-    for (int64_t i = 0; i < c->map.count; i++)
-        hf_gather(&c->map.tensors[i], NULL, whole, F64, out + c->at[i], F64);
+/* Converts an array from the full registry's layout to the oracle's tensors. `kind` is FLAT_MASTERS for weights, which
+ * may differ by a constant. */
+static void to_tensors(const Case *c, FlatBuffer kind, const double *whole, double *out) {
+    for (int64_t i = 0; i < c->map.count; i++) {
+        HfTensor t = c->map.tensors[i];
+        t.plus_one &= kind == FLAT_MASTERS;
+        hf_gather(&t, NULL, whole, F64, out + c->at[i], F64);
+    }
 }
 
 /* Gathers a flat buffer from all ranks into the oracle's tensors. `out` is NULL on ranks that do not receive
@@ -173,7 +177,7 @@ static void gather_all(const Case *c, const Trainer *t, FlatBuffer kind, const v
     const Registry *whole = c->init->registry;
     double *all = mem_alloc((size_t)whole->elements * sizeof *all);
     registry_gather_whole(t->run.model->registry, kind, flat, t->run.comm, whole, all);
-    if (out) to_tensors(c, all, out);
+    if (out) to_tensors(c, kind, all, out);
     for (int64_t i = 0; out && i < c->total; i++) out[i] *= scale;
     free(all);
 }
@@ -182,7 +186,7 @@ static void gather_ranks(const Case *c, const Trainer *t, double *out) {
     const Registry *whole = c->init->registry;
     double *all = mem_alloc((size_t)whole->elements * sizeof *all);
     registry_gather_owners(t->run.model->registry, t->run.comm, whole, all);
-    if (out) to_tensors(c, all, out);
+    if (out) to_tensors(c, FLAT_GRADS, all, out);
     free(all);
 }
 
@@ -313,7 +317,7 @@ static Device *run_turn(const CaseRun *c, Comm *comm, Device *device) {
     Registry *r = t->run.model->registry;
     registry_scatter_whole(c->of->init->registry, r);
     trainer_publish(t);
-    if (heard) to_tensors(c->of, c->of->init->registry->masters, heard->weights);
+    if (heard) to_tensors(c->of, FLAT_MASTERS, c->of->init->registry->masters, heard->weights);
     gather_ranks(c->of, t, heard ? heard->ranks : NULL);
     executor_trace(t->executor, c->watch.trace, c->watch.arg);
     t->run.context.probe = c->watch.probe, t->run.context.probe_arg = c->watch.arg;

@@ -77,6 +77,8 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "gpt_neo": "GPTNeoForCausalLM", "apertus": "ApertusForCausalLM",
            "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM", "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
            "ernie4_5_moe": "Ernie4_5_MoeForCausalLM", "cwm": "CwmForCausalLM", "mt5": "MT5ForConditionalGeneration",
+           "qwen3_next": "Qwen3NextForCausalLM", "qwen3_5_text": "Qwen3_5ForCausalLM",
+           "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
            "mamba2": "Mamba2ForCausalLM", "nemotron_h": "NemotronHForCausalLM",
            "bamba": "BambaForCausalLM",
            "bert": "BertForPreTraining", "t5": "T5ForConditionalGeneration"}

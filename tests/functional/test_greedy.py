@@ -1,5 +1,5 @@
-"""Generation with Mamba-2 layers finds the greedy texts of transformers (tests/data/hf/greedy.json): alone and
-together, in long and short passes, and on several ranks."""
+"""Generation with Mamba-2 or Gated DeltaNet layers finds the greedy texts of transformers (tests/data/hf/greedy.json):
+alone and together, in long and short passes, and on several ranks."""
 import sys
 
 from harness import *
@@ -8,7 +8,8 @@ sys.path.append(str(ROOT / "tools/oracle"))
 import tensors
 
 FILE = json.loads((ROOT / "tests/data/hf/greedy.json").read_text())
-STAGES = {"mamba2-like": 2, "nemotron-h-like": 3, "nemotron-h-experts": 5, "bamba-like": 3, "granite-4-like": 2}
+STAGES = {"mamba2-like": 2, "nemotron-h-like": 3, "nemotron-h-experts": 5, "bamba-like": 3, "granite-4-like": 2,
+          "qwen3-next-like": 4}
 WAYS = ([], ["--inference-dynamic-batching-max-tokens", 5, "--inference-dynamic-batching-max-requests", 3],
         ["--ranks", 2, "--tensor-model-parallel-size", 2, "--sequence-parallel"])
 for case, config in FILE["configs"].items():

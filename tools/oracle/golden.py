@@ -55,12 +55,13 @@ def initialise(model, rng, zero_centred, dtype):
     with torch.no_grad():
         for name, p in [*model.named_parameters(), *moe.buffers(model).items()]:
             if not moe.is_vector(name, p):
-                std = moe.ROUTER_STD if name.removesuffix(".weight").endswith(moe.ROUTERS) else 0.1
+                clear = (*moe.ROUTERS, "linear_attn.conv1d")
+                std = moe.ROUTER_STD if name.removesuffix(".weight").endswith(clear) else 0.1
                 value = rng.normal(0, std, tuple(p.shape))
             else:
                 value = rng.uniform(0.05, 0.3, tuple(p.shape)) * rng.choice([-1, 1], tuple(p.shape))
                 if any(word in name.lower() for word in ("norm", ".ln_", ".ln.")):
-                    value += 0 if zero_centred or name.endswith("bias") else 1
+                    value += 0 if zero_centred and "linear_attn" not in name or name.endswith("bias") else 1
             p.copy_(torch.from_numpy(np.asarray(value, dtype).astype("float64")))
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/data/hf/greedy.json: config.json of golden cases with Mamba-2 layers, and the texts that generate() of
+"""Writes tests/data/hf/greedy.json: config.json of golden cases with Mamba-2 or Gated DeltaNet
+layers, and the texts that generate() of
 transformers chooses greedily in float64 with the cases' trained parameters.
 
 usage: tools/oracle/hf_greedy.py"""
@@ -22,7 +23,7 @@ from families import CASES, FAMILIES
 ROOT = Path(__file__).resolve().parents[2]
 LEAST_MARGIN = 1e-6
 PROMPTS = {"mamba2-like": (1, 3, 7, 130, 150), "nemotron-h-like": (1, 2, 9, 31, 70), "nemotron-h-experts": (1, 5, 40),
-           "bamba-like": (1, 9, 50), "granite-4-like": (1, 7, 30)}
+           "bamba-like": (1, 9, 50), "granite-4-like": (1, 7, 30), "qwen3-next-like": (1, 2, 6, 60, 70)}
 NEW = 24
 
 

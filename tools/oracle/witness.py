@@ -33,9 +33,10 @@ PARTS = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "fc1", "up": "fc1"}
 
 
 def value_of(text):
-    """Parses the value of an option as a number, a boolean or a text."""
+    """Parses the value of an option as a number, a boolean or a text, such as a layer pattern."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        return text if isinstance(value, list) else value
     except json.JSONDecodeError:
         return text
 
@@ -114,11 +115,13 @@ def check(folder):
     """Returns the relative differences between the reference trainer and the oracle at step 1, by name."""
     if hasattr(FAMILIES[CASES[folder.name][0]], "witness"):
         return check_with_torch(FAMILIES[CASES[folder.name][0]], folder)
-    o, llama = read_conf(folder / "run.conf"), getattr(FAMILIES[CASES[folder.name][0]], "llama", lambda w, o: w)
+    family = FAMILIES[CASES[folder.name][0]]
+    o, llama, centred = (read_conf(folder / "run.conf"), getattr(family, "llama", lambda w, o: w),
+                         getattr(family, "centred", lambda w: w))
     m, values = decoder.Shape(o), {key: value_of(" ".join(words) or "true") for key, words in o.items()}
     translated = lambda w: megatron(llama({n: x.astype(np.float64) for n, x in w.items()}, values), m)
     oracle, batches = load_file(folder / "oracle.safetensors"), load_file(folder / "batches.safetensors")
-    w = {n: Var(x) for n, x in translated(load_file(folder / "init.safetensors")).items()}
+    w = {n: Var(x) for n, x in translated(centred(load_file(folder / "init.safetensors"))).items()}
     grads = translated({n.removeprefix("grad/"): x for n, x in oracle.items() if n.startswith("grad/")})
     expected = {(n, shape) for n, (shape, _) in decoder.tensors(m).items()}
     for found in ({n: x for n, x in w.items() if not n.endswith(("expert_bias", ".beta", ".eps"))}, grads):

@@ -79,7 +79,7 @@ extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_exper
 
 extern const HfForm hf_form_hybrid_layers, hf_form_mamba_layers, hf_form_mamba_epsilon, hf_form_step_limits,
     hf_form_expand, hf_form_mamba_heads, hf_form_mamba_width, hf_form_silu, hf_form_paired_layers,
-    hf_form_attention_indices, hf_form_attention_layers;
+    hf_form_attention_indices, hf_form_attention_layers, hf_form_linear_layers;
 
 /* ---- reading ---- */
 

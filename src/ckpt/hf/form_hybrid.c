@@ -1,4 +1,4 @@
-/* Forms for models with Mamba-2 layers. */
+/* Forms for models with Mamba-2 or Gated DeltaNet layers. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -219,10 +219,36 @@ static void mamba_width_read(HfReader *r, const HfRow *row) {
 static void silu_read(HfReader *r, const HfRow *row) {
     const char *name = hf_get_text(r, NULL, row->key, "silu");
     if (strcmp(name, "silu") && strcmp(name, "swish"))
-        hf_refuse(r, row->key, "but Mamba-2 layers support only silu");
+        hf_refuse(r, row->key, "but Mamba-2 and Gated DeltaNet layers support only silu");
 }
 
 static void silu_write(HfWriter *w, const HfRow *row) { hf_put(w, row->key, json_string("silu")); }
+
+/* Reads which layers are Gated DeltaNet instead of attention. Without a list, all layers are, except every n-th. */
+static void linear_layers_read(HfReader *r, const HfRow *row) {
+    const json_t *names = hf_member(r, NULL, row->key);
+    const int64_t layers = hf_get_layers(r),
+                  every = names ? 1 : hf_get_size(r, "full_attention_interval", (int64_t)row->fallback);
+    bool *linear = mem_zero((size_t)layers, sizeof *linear),
+         known = !names || json_array_size(names) == (size_t)layers;
+    for (int64_t i = 0; i < layers && known; i++) {
+        const char letter = names ? letter_of(json_string_value(json_array_get(names, (size_t)i))) : 0;
+        linear[i] = names ? letter == 'M' : (i + 1) % every != 0;
+        known = !names || letter == 'M' || letter == '*';
+    }
+    if (!known) hf_refuse(r, row->key, "not a list with linear_attention or full_attention for each layer");
+    hf_set_text(r, OPTION_experimental_attention_variant, "gdn");
+    hf_set_pattern(r, row->option, linear, layers);
+    free(linear);
+}
+
+static void linear_layers_write(HfWriter *w, const HfRow *row) {
+    json_t *names = json_array();
+    for (int64_t i = 0; i < w->config->num_layers; i++)
+        json_array_append_new(
+            names, json_string(w->config->derived.layer_linear[i] ? "linear_attention" : "full_attention"));
+    hf_put(w, row->key, names);
+}
 
 const HfForm hf_form_hybrid_layers = {hybrid_layers_read, hybrid_layers_write},
              hf_form_mamba_layers = {mamba_layers_read, NULL},
@@ -233,4 +259,5 @@ const HfForm hf_form_hybrid_layers = {hybrid_layers_read, hybrid_layers_write},
              hf_form_mamba_epsilon = {mamba_epsilon_read, hf_value_write},
              hf_form_step_limits = {step_limits_read, step_limits_write},
              hf_form_expand = {expand_read, expand_write},
-             hf_form_mamba_heads = {hf_value_read, mamba_heads_write}, hf_form_silu = {silu_read, silu_write};
+             hf_form_mamba_heads = {hf_value_read, mamba_heads_write}, hf_form_silu = {silu_read, silu_write},
+             hf_form_linear_layers = {linear_layers_read, linear_layers_write};

@@ -53,23 +53,42 @@ static const char LAYERS[] = ".layers.", OUTPUT[] = "output_layer.weight", MTP[]
                   MTP_LAYER[] = "transformer_layer.", MTP_WORDS[] = ".embed_tokens.weight",
                   MTP_OUTPUT[] = ".shared_head.head.weight";
 
+/* Returns how many blank-separated words of `words` precede the word, or -1 if there is no such word. */
+static int place_among(const char *words, const char *word) {
+    const size_t n = strlen(word);
+    for (int i = 0;; i++) {
+        const size_t length = strcspn(words, " ");
+        if (length == n && !memcmp(words, word, n)) return i;
+        if (!words[length]) return -1;
+        words += length + 1;
+    }
+}
+
 static const Rule *find_rule(HfFamily family, const char *module, size_t n, const char *part) {
     for (int i = 0; i < N_RULES; i++) {
         const Rule *r = &RULES[i];
         if (r->family == family && strlen(r->module) == n && !memcmp(r->module, module, n) &&
-            (!r->part || !strcmp(r->part, part)))
+            (!r->part || place_among(r->part, part) >= 0))
             return r;
     }
     const HfFamily base = FAMILIES[family].base;
     return base == family ? NULL : find_rule(base, module, n, part);
 }
 
+/* Returns whether the family is `base`, or has the names of `base` for modules without a row. */
+static bool is_based_on(HfFamily family, HfFamily base) {
+    while (family != base && FAMILIES[family].base != family) family = FAMILIES[family].base;
+    return family == base;
+}
+
 /* ---- map ---- */
 
-static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t group, HfLayout layout) {
+static void hf_add(HfMap *m, const char *name, const Param *p, int part, int parts, int64_t group,
+                   HfLayout layout) {
     const bool transposed =
         (layout == IN_OUT || layout == PACKED_IN_OUT || layout == PACKED_PAIRS) && p->spec.ndim == 2;
-    int64_t rows = part == HF_ALL_PARTS ? p->spec.dim[0] : param_part_rows(p, part);
+    int64_t rows = 0;
+    for (int i = 0; i < parts; i++) rows += param_part_rows(p, part + i);
     if (group != HF_ALL_GROUPS) rows /= p->spec.groups;
     int64_t columns = p->spec.ndim == 2 ? p->spec.dim[1] : 1;
     const int64_t unused = layout == AFTER_PADDING ? HF_PADDING_ROWS : 0;
@@ -88,31 +107,44 @@ static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t
                            : b,
                 b},
         .param = p,
-        .part = part,
+        .first = part,
+        .parts = parts,
         .group = group,
         .rows = matrix,
         .columns = columns,
         .transposed = transposed,
         .scalar = layout == SCALAR,
         .unused = unused,
-        .by_group = layout == BY_GROUP || packed,
+        .pieces = layout == BY_HEAD                                        ? p->spec.heads
+                  : layout == BY_GROUP || packed || group != HF_ALL_GROUPS ? p->spec.groups
+                                                                           : 1,
+        .plus_one = layout == PLUS_ONE,
         .pairs = layout == PACKED_PAIRS,
     };
+}
+
+/* Adds a tensor that contains the entire parameter. */
+static void add_whole(HfMap *m, const char *name, const Param *p) {
+    hf_add(m, name, p, 0, p->spec.n_parts, HF_ALL_GROUPS, OUT_IN);
 }
 
 /* Adds a part's tensors. `kind` is ".weight" or ".bias", or "" if the rule contains the complete name. */
 static void add_by_rule(HfMap *m, const Rule *rule, const char *base, const char *kind, const Param *p,
                         int part) {
     const char *star = strchr(rule->hf, '*'), *name = rule->hf;
-    part = rule->part ? part : HF_ALL_PARTS;
+    int parts = rule->part ? 0 : p->spec.n_parts;
+    for (int i = part;
+         rule->part && i < p->spec.n_parts && place_among(rule->part, p->spec.parts[i].name) >= 0; i++)
+        parts++;
     if (*name == '/') name++, base = "";
     if (!star)
-        hf_add(m, arena_printf(m->arena, "%s%s%s", base, name, kind), p, part, HF_ALL_GROUPS, rule->layout);
+        hf_add(m, arena_printf(m->arena, "%s%s%s", base, name, kind), p, part, parts, HF_ALL_GROUPS,
+               rule->layout);
     for (int64_t g = 0; star && g < p->spec.groups; g++)
         hf_add(m,
                arena_printf(m->arena, "%s%.*s%lld%s%s", base, (int)(star - name), name, (long long)g,
                             star + 1, kind),
-               p, part, g, rule->layout);
+               p, part, parts, g, rule->layout);
 }
 
 static const char *output_name(HfFamily family) {
@@ -125,8 +157,7 @@ static bool starts_with(const char *name, const char *begin) { return !strncmp(n
 /* Adds a parameter's tensors. In files, the decoder's layers come before the layers that predict additional tokens. */
 static Err add_param(HfMap *m, const Param *p) {
     const char *name = p->spec.name, *module = name, *base = FAMILIES[m->family].prefix;
-    if (!strcmp(name, OUTPUT))
-        return hf_add(m, output_name(m->family), p, HF_ALL_PARTS, HF_ALL_GROUPS, OUT_IN), ERR_OK;
+    if (!strcmp(name, OUTPUT)) return add_whole(m, output_name(m->family), p), ERR_OK;
     const char *in_layer = strstr(name, LAYERS); /* finds "decoder.layers." or "encoder.layers." */
     if (in_layer) {
         const int stack = (int)(in_layer - name);
@@ -154,6 +185,8 @@ static Err add_param(HfMap *m, const Param *p) {
             return err_user("parameter '%s' (%s) has no counterpart in Hugging Face's %s models, whose "
                             "tensor names the weights use: remove the option that adds this parameter",
                             name, name_of_part, FAMILIES[m->family].title);
+        if (rule->part && place_among(rule->part, name_of_part) > 0)
+            continue; /* the first part's tensor has it */
         add_by_rule(m, rule, base, whole ? "" : kind, p, part);
         if (!rule->part) break;
     }
@@ -282,6 +315,14 @@ typedef struct Copying {
     char *scratch; /* one row of the parameter, for transposed tensors */
 } Copying;
 
+/* Copies one element, which is larger by 1 in the tensor. The sum of a number near 1 and -1 is exact. */
+static void add_one(const Copying *w, void *flat, void *hf) {
+    double x;
+    dtype_convert(&x, F64, w->gather ? flat : hf, w->gather ? w->flat_type : w->hf_type, 1);
+    x += w->gather ? 1 : -1;
+    dtype_convert(w->gather ? hf : flat, w->gather ? w->hf_type : w->flat_type, &x, F64, 1);
+}
+
 /* Copies one row of the parameter to or from the tensor. `row` counts rows across all matrices in the tensor. */
 static void copy_row(const Copying *w, int64_t row, void *flat) {
     const HfTensor *t = w->of;
@@ -291,6 +332,7 @@ static void copy_row(const Copying *w, int64_t row, void *flat) {
     char *matrix = (char *)w->hf + (size_t)((row - in) * columns) * size,
          *column = matrix + (size_t)place_in * size,
          *line = t->transposed ? w->scratch : matrix + (size_t)(place_in * columns) * size;
+    if (t->plus_one) return add_one(w, flat, line);
     if (w->gather) dtype_convert(line, w->hf_type, flat, w->flat_type, (size_t)columns);
     for (int64_t c = 0; t->transposed && c < columns; c++) {
         char *element = column + (size_t)(c * rows) * size, *place = line + (size_t)c * size;
@@ -323,15 +365,12 @@ static void hf_copy(Copying c) {
     const HfTensor *t = c.of;
     const Param *p = t->param;
     c.scratch = t->transposed ? mem_alloc((size_t)t->columns * dtype_size(c.hf_type)) : NULL;
-    const int first = t->part == HF_ALL_PARTS ? 0 : t->part,
-              last = t->part == HF_ALL_PARTS ? p->spec.n_parts : t->part + 1;
     const bool one_group = t->group != HF_ALL_GROUPS;
-    const int64_t pieces = one_group || t->by_group ? p->spec.groups : 1, begin = one_group ? t->group : 0,
-                  end = one_group ? begin + 1 : pieces;
+    const int64_t begin = one_group ? t->group : 0, end = one_group ? begin + 1 : t->pieces;
     int64_t row = t->unused;
     for (int64_t piece = begin; piece < end; piece++)
-        for (int part = first; part < last; part++) {
-            const int64_t n = param_part_rows(p, part) / pieces, stop = (piece + 1) * n;
+        for (int part = t->first; part < t->first + t->parts; part++) {
+            const int64_t n = param_part_rows(p, part) / t->pieces, stop = (piece + 1) * n;
             for (int64_t i = piece * n, run; i < stop; i += run, row += run)
                 run = copy_run(&c, part, i, stop, row);
         }
@@ -375,7 +414,7 @@ static int64_t layer_of(const HfMap *m, const char *name) {
 }
 
 static bool is_of_later_layer(const HfMap *m, const char *name) {
-    const bool predicts = m->family == HF_GLM_MOE || FAMILIES[m->family].base == HF_GLM_MOE;
+    const bool predicts = is_based_on(m->family, HF_GLM_MOE) || is_based_on(m->family, HF_QWEN_NEXT);
     return predicts && (!strncmp(name, "mtp.", 4) || layer_of(m, name) >= m->layers);
 }
 
@@ -516,7 +555,7 @@ Err hf_match(const Safetensors *s, const Registry *r, const HfSource *source, Hf
     HfFamily family;
     *out = (HfMap){0};
     ERR_RETURN(hf_detect(s, &family));
-    if (source && FAMILIES[source->family].base == family) family = source->family;
+    if (source && is_based_on(source->family, family)) family = source->family;
     ERR_RETURN(hf_map(r, family, out));
     out->init_heads = source && source->init_heads;
     return hf_check(s, out);
@@ -630,10 +669,8 @@ static void add_mtp_copies(HfMap *m) {
     const Family *f = &FAMILIES[m->family];
     for (int64_t i = m->main_layers; i < m->layers; i++) {
         const char *base = arena_printf(m->arena, "%s%s.%lld", f->prefix, f->layers, (long long)i);
-        hf_add(m, arena_printf(m->arena, "%s%s", base, MTP_WORDS), words, HF_ALL_PARTS, HF_ALL_GROUPS,
-               OUT_IN);
-        hf_add(m, arena_printf(m->arena, "%s%s", base, MTP_OUTPUT), output, HF_ALL_PARTS, HF_ALL_GROUPS,
-               OUT_IN);
+        add_whole(m, arena_printf(m->arena, "%s%s", base, MTP_WORDS), words);
+        add_whole(m, arena_printf(m->arena, "%s%s", base, MTP_OUTPUT), output);
     }
 }
 

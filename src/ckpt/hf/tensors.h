@@ -20,8 +20,10 @@ typedef enum HfLayout {
     OUT_IN,
     IN_OUT,
     BY_GROUP,
+    BY_HEAD,
     AFTER_PADDING,
     SCALAR,
+    PLUS_ONE,
     CHANNELS,
     PACKED,
     PACKED_IN_OUT,
@@ -29,23 +31,25 @@ typedef enum HfLayout {
 } HfLayout;
 
 /* RoBERTa's first position is 1 + the id of its padding token, and this id is 1. */
-enum { HF_ALL_PARTS = -1, HF_ALL_GROUPS = -1, HF_PADDING_TOKEN = 1, HF_PADDING_ROWS = HF_PADDING_TOKEN + 1 };
+enum { HF_ALL_GROUPS = -1, HF_PADDING_TOKEN = 1, HF_PADDING_ROWS = HF_PADDING_TOKEN + 1 };
 
 typedef struct HfTensor {
     const char *name;
     int ndim;
     int64_t dim[3];
     const Param *param;
-    int part;      /* part of the parameter; HF_ALL_PARTS means all parts, in order */
-    int64_t group; /* the expert; HF_ALL_GROUPS means all experts */
+    int first, parts; /* consecutive parts of the parameter */
+    int64_t group;    /* the expert; HF_ALL_GROUPS means all experts */
     /* The tensor is a list of matrices, each of which contains `rows` rows of the parameter. A transposed matrix has
      * the shape [in, out]. */
     int64_t rows, columns;
     bool transposed;
     bool scalar;    /* whether the tensor has one element and, in the file, no dimensions */
     int64_t unused; /* number of unused rows before the parameter's rows; an export writes zeros */
-    bool by_group;  /* whether rows are in the parameter's order; otherwise, they are stored part by part */
-    bool pairs;     /* whether the rows of a group's two parts alternate */
+    int64_t
+        pieces;    /* rows are stored piece by piece; a piece contains an equal number of rows of each part */
+    bool plus_one; /* whether the elements are those of the parameter plus 1 */
+    bool pairs;    /* whether the rows of a group's two parts alternate */
 } HfTensor;
 
 typedef struct HfMap {

@@ -353,6 +353,18 @@ static const HfRow ROWS_apertus[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/apertus.def"
 };
+static const HfRow ROWS_qwen3_next[] = {
+#include "ckpt/hf/qwen3_next.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_qwen3_5_text[] = {
+#include "ckpt/hf/qwen3_5_text.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_qwen3_5_moe_text[] = {
+#include "ckpt/hf/qwen3_5_moe_text.def"
+#include "ckpt/hf/all.def"
+};
 static const HfRow ROWS_mamba2[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/mamba2.def"

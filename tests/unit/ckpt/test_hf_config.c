@@ -35,6 +35,9 @@ static const struct {
               {"YoutuForCausalLM", HF_DEEPSEEK},
               {"GraniteMoeHybridForCausalLM", HF_GRANITE_HYBRID},
               {"BambaForCausalLM", HF_BAMBA},
+              {"Qwen3NextForCausalLM", HF_QWEN_NEXT},
+              {"Qwen3_5ForCausalLM", HF_QWEN_3_5},
+              {"Qwen3_5MoeForCausalLM", HF_QWEN_3_5},
               {"Mamba2ForCausalLM", HF_MAMBA},
               {"NemotronHForCausalLM", HF_MAMBA},
               {"GPTBigCodeForCausalLM", HF_BIGCODE},
@@ -299,7 +302,8 @@ TEST(a_type_of_another_kind_is_refused) {
                              strstr(architecture, "Phimoe") || strstr(architecture, "GptOss") ||
                              strstr(architecture, "Llama4") || strstr(architecture, "SolarOpen") ||
                              strstr(architecture, "MoEV1") || strstr(architecture, "4_5_Moe") ||
-                             strstr(architecture, "Olmoe") || strstr(architecture, "NemotronH");
+                             strstr(architecture, "Olmoe") || strstr(architecture, "NemotronH") ||
+                             strstr(architecture, "Next");
         char conf[1000], message[100];
         for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
             snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);

@@ -22,6 +22,11 @@
 #define MAMBA_SIZES "mamba-head-dim = 6\nmamba-state-dim = 5\nmamba-num-groups = 2\n"
 #define MAMBA       "position-embedding-type = none\n" MAMBA_SIZES
 
+#define DELTA                                                                                                \
+    "experimental-attention-variant = gdn\nlinear-attention-freq = [1,0,1]\nattention-output-gate = true\n"  \
+    "apply-layernorm-1p = true\nqk-layernorm = true\nlinear-num-key-heads = 2\nlinear-num-value-heads = 6\n" \
+    "linear-key-head-dim = 3\nlinear-value-head-dim = 5\nlinear-conv-kernel-dim = 3\n"
+
 /* --hf-model-type with the name of the type that is tried, because an earlier type may also fit. */
 #define NAMED "hf-model-type = %s\n"
 
@@ -76,7 +81,8 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", T5, ROBERTA("roberta"),
      ROBERTA("xlm-roberta"), T5 "logits-scaling = 1\n"},
     {"", LATENT, MAMBA "hybrid-layer-pattern = MMM\n", MAMBA "hybrid-layer-pattern = M-*\n",
-     MAMBA_SIZES "num-layers = 4\nhybrid-layer-pattern = M-*-\n"},
+     MAMBA_SIZES "num-layers = 4\nhybrid-layer-pattern = M-*-\n", DELTA,
+     DELTA "moe-shared-expert-gate = true\n"},
     {"", NAMED},
 };
 enum { N_CHOICES = sizeof CHOICES / sizeof *CHOICES };
@@ -153,6 +159,9 @@ static const int MODEL[][N_CHOICES] = {
     {13},
     {14, 0, 0, 1},
     {1, 1, 5, 1, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 3, 0, 5},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 5},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 6, 0, 6, 1},
     {0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 1, 2, 1, 1, 0, 0, 0, 0, 0, 0, 3},
     {2, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 4},
@@ -407,6 +416,11 @@ static const char *const KEYED[] = {
                    "moe-shared-expert-intermediate-size = 30\nmoe-latent-size = 7\n",
     WINDOWS
     "window-attn-skip-freq = [1,1,1,0]\nno-rope-freq = 4\nqk-layernorm = true\nnorm-placement = post\n",
+    ROPE DELTA "linear-attention-freq = [1,1,0,1]\n",
+    WITH_SHARE DELTA
+    "linear-attention-freq = [1,1,0,1]\nmoe-shared-expert-gate = true\nmoe-layer-freq = [0,1,1,1]\n",
+    WITH_SHARE DELTA "linear-attention-freq = [1,1,0,1]\nmoe-shared-expert-gate = true\n"
+                     "hf-model-type = qwen3_5_moe_text\n",
 };
 
 TEST(a_change_of_any_key_is_seen) {
