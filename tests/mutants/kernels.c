@@ -244,7 +244,7 @@ static void first_token_elsewhere(const OpDef *op, const Call *c) {
     __real_call_run(op, &x);
 }
 
-/* ---- Mamba-2 ---- */
+/* ---- Mamba-2 and Gated DeltaNet ---- */
 
 static void steps_without_limit(const OpDef *op, const Call *c) {
     ScanAttr a = *(const ScanAttr *)c->attr;
@@ -262,11 +262,19 @@ static void with_data(const OpDef *op, const Call *c, int i, Tensor operand, voi
 }
 
 /* Begins a document at the first position of each chunk. */
-static void state_lost_between_chunks(const OpDef *op, const Call *c) {
-    const int64_t s = c->in[0]->dim[0], b = c->in[0]->dim[1], chunk = ((const ScanAttr *)c->attr)->chunk;
+static void begin_documents(const OpDef *op, const Call *c, int64_t chunk) {
+    const int64_t s = c->in[0]->dim[0], b = c->in[0]->dim[1];
     int64_t *start = mem_alloc((size_t)(s * b) * sizeof *start);
     for (int64_t i = 0; i < s * b; i++) start[i] = i % s / chunk * chunk;
     with_data(op, c, 5, tensor_make(NULL, I64, 2, (int64_t[]){b, s}), start);
+}
+
+static void scan_state_lost(const OpDef *op, const Call *c) {
+    begin_documents(op, c, ((const ScanAttr *)c->attr)->chunk);
+}
+
+static void delta_state_lost(const OpDef *op, const Call *c) {
+    begin_documents(op, c, ((const DeltaRuleAttr *)c->attr)->chunk);
 }
 
 static void taps_reversed(const OpDef *op, const Call *c) {
@@ -278,22 +286,44 @@ static void taps_reversed(const OpDef *op, const Call *c) {
     with_data(op, c, 1, *w, taps);
 }
 
-/* Moves B and C of each group to the next group. */
-static void states_of_next_group(const OpDef *op, const Call *c) {
-    const ScanAttr *a = c->attr;
+/* Rotates the columns of two blocks, each of `own` columns, from column `first` on. */
+static void with_rotated(const OpDef *op, const Call *c, int64_t first, int64_t own, int64_t by) {
     const Tensor *x = c->in[0];
-    const int64_t width = x->dim[2], own = a->groups * a->state, first = width - 2 * own;
+    const int64_t width = x->dim[2];
     double *moved = mem_copy(x->data, tensor_bytes(x));
     for (int64_t i = 0; x->dtype == F64 && i < tensor_count(x); i++) {
-        const int64_t at = i % width - first, part = at / own;
-        if (at >= 0) moved[i] = ((const double *)x->data)[i - at + part * own + (at % own + a->state) % own];
+        const int64_t at = i % width - first, block = at / own;
+        if (at >= 0 && block < 2)
+            moved[i] = ((const double *)x->data)[i - at + block * own + (at % own + by) % own];
     }
     with_data(op, c, 0, *x, moved);
 }
 
+/* Moves B and C of each group to the next group. */
+static void states_of_next_group(const OpDef *op, const Call *c) {
+    const ScanAttr *a = c->attr;
+    const int64_t own = a->groups * a->state;
+    with_rotated(op, c, c->in[0]->dim[2] - 2 * own, own, a->state);
+}
+
+/* Moves q and k of each key head to the next key head. */
+static void keys_of_next_head(const OpDef *op, const Call *c) {
+    const DeltaRuleAttr *a = c->attr;
+    with_rotated(op, c, 0, a->key_heads * a->key_dim, a->key_dim);
+}
+
+static void with_zeros(const OpDef *op, const Call *c, int i) {
+    with_data(op, c, i, *c->in[i], mem_zero(1, tensor_bytes(c->in[i])));
+}
+
+static void decay_without_rate(const OpDef *op, const Call *c) { with_zeros(op, c, 3); }
+static void decay_without_bias(const OpDef *op, const Call *c) { with_zeros(op, c, 4); }
+
+static void gate_by_silu(const OpDef *op, const Call *c) { with(op, c, &(GateAttr){.silu = true}); }
+
 static void across_documents(const OpDef *op, const Call *c) {
     Call x = *c;
-    x.in[op == &OPS[OP_ssd_scan] ? 5 : 3] = NULL;
+    x.in[op == &OPS[OP_causal_conv] ? 3 : 5] = NULL;
     __real_call_run(op, &x);
 }
 
@@ -374,7 +404,13 @@ static const struct {
     {M_moe_token_elsewhere, OP_route, first_token_elsewhere},
     {M_moe_tail_dropped, OP_permute, last_eight_zero},
     {M_scan_unlimited, OP_ssd_scan, steps_without_limit},
-    {M_scan_state_lost, OP_ssd_scan, state_lost_between_chunks},
+    {M_scan_state_lost, OP_ssd_scan, scan_state_lost},
+    {M_delta_state_lost, OP_gated_delta_rule, delta_state_lost},
+    {M_delta_next_key, OP_gated_delta_rule, keys_of_next_head},
+    {M_delta_without_rate, OP_gated_delta_rule, decay_without_rate},
+    {M_delta_without_bias, OP_gated_delta_rule, decay_without_bias},
+    {M_delta_across_documents, OP_gated_delta_rule, across_documents},
+    {M_attention_gate_silu, OP_gate, gate_by_silu},
     {M_scan_next_group, OP_ssd_scan, states_of_next_group},
     {M_conv_reversed, OP_causal_conv, taps_reversed},
     {M_scan_across_documents, OP_ssd_scan, across_documents},

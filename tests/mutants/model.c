@@ -5,10 +5,13 @@
 #include "models/stack.h"
 #include "mutants/mutants.h"
 #include "ops/expert_parallel.h"
+#include "nn/norm.h"
+#include "ops/gate.h"
 #include "ops/join_heads.h"
 #include "ops/loss.h"
 #include "ops/redistribute.h"
 #include "ops/rope.h"
+#include "ops/take_parts.h"
 #include "ops/take_row.h"
 #include "tape/tape.h"
 #include "tape/tape_ops.h"
@@ -98,6 +101,17 @@ HOOK(Tensor *, op_rope_in_place, Tape *t, Tensor *x, int64_t groups, int64_t all
     if (mutant_is(M_temperature_of_keys) && computes && ((double *)sin->data)[tensor_count(sin) - 1] == 0)
         n = all - 1;
     return __real_op_rope_in_place(t, x, groups, all, n, cos, sin, position, rope_attr(a));
+}
+
+/* Normalizes heads again, after their gate. */
+HOOK(Tensor *, op_gate, Tape *t, Tensor *x, Tensor *z, GateAttr a) {
+    Tensor *y = __real_op_gate(t, x, z, a);
+    return mutant_is(M_delta_gate_first) && a.silu ? norm_forward(t, &(Norm){.attr.rms = true}, y) : y;
+}
+
+HOOK(Tensor *, op_take_parts, Tape *t, Tensor *w, const RowRange *range, int parts) {
+    const RowRange first = {0, range->n};
+    return __real_op_take_parts(t, w, mutant_is(M_delta_first_heads) && parts == 1 ? &first : range, parts);
 }
 
 HOOK(Tensor *, op_cross_entropy_of, Tape *t, Tensor *logits, Tensor *label, int64_t vocab, Tensor *dloss) {
