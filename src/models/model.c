@@ -136,8 +136,8 @@ static void stage_init(Model *m, const StagePart *stage) {
 static void mark_rescaled(const Config *c, Registry *r) {
     if (c->optimizer == OPTIMIZER_SGD)
         registry_mark_rescaled(r, false, f64_is_set(c->decoupled_lr) ? PARAM_EMBEDDING : 0);
-    else if (c->optimizer != OPTIMIZER_MUON) /* Muon updates the same matrices, at its own rate */
-        registry_mark_rescaled(r, true, 0);
+    else
+        registry_mark_rescaled(r, true, PARAM_MATRIX); /* Muon updates its matrices at its own rate */
 }
 
 /* Creates one rank's model, without tying its parameters. */

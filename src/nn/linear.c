@@ -14,6 +14,7 @@ Linear linear_new(Registry *r, LinearSpec s) {
         .invariant = s.tp_split == SPLIT_NONE && s.invariant,
         .split_parts = s.split_parts,
         .init = {INIT_NORMAL, s.init_std},
+        .flags = s.weight_flags,
         .groups = s.groups,
         .heads = s.heads,
         .n_parts = s.n_parts,

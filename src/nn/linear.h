@@ -23,7 +23,8 @@ typedef struct LinearSpec {
     int tp_split;
     bool invariant; /* only for a weight that is not split; see param.h */
     double init_std;
-    bool fixed_bias; /* whether the bias is not trained (PARAM_BUFFER) */
+    unsigned weight_flags; /* ParamFlags */
+    bool fixed_bias;       /* whether the bias is not trained (PARAM_BUFFER) */
     QuantSpec quant;
     bool split_parts; /* see param.h */
     int64_t groups;   /* number of groups into which the output rows are divided; see param.h */

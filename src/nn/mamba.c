@@ -34,7 +34,7 @@ static Param *conv_param(Registry *r, const char *scope, const char *name, const
                                     .tp_split = 0,
                                     .split_parts = true,
                                     .init = {INIT_UNIFORM, 1 / sqrt((double)s->taps)},
-                                    .flags = ndim == 2 ? 0 : PARAM_NO_DECAY,
+                                    .flags = ndim == 2 ? PARAM_NO_MUON : PARAM_NO_DECAY,
                                     .groups = 1,
                                     .n_parts = 3,
                                     .parts = {{"x", inner(s)}, {"B", states(s)}, {"C", states(s)}}});
@@ -49,6 +49,7 @@ static void mamba_init(void *self, Registry *r, const char *name, const void *sp
         .out = 2 * inner(s) + 2 * states(s) + s->heads,
         .tp_split = 0,
         .init_std = s->in_init_std,
+        .weight_flags = PARAM_NO_MUON,
         .quant = s->quant,
         .split_parts = true,
         .groups = 1,

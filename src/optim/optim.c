@@ -203,10 +203,11 @@ static StepNumbers numbers_of(const Optimizer *o, const OptimStep *s) {
                      .unbias2 = 1 / (1 - pow(c->adam_beta2, (double)(o->step + 1))),
                      .grad_scale = s->grad_scale};
     for (int i = 0; i < STEP_GROUPS; i++)
-        n.group[i] =
-            (StepGroup){.lr = lr_of(s, i),
-                        .weight_decay = i & PARAM_NO_DECAY ? 0 : s->weight_decay,
-                        .eps = i & GROUP_RESCALED ? c->adam_eps / c->derived.width_ratio : c->adam_eps};
+        n.group[i] = (StepGroup){.lr = lr_of(s, i),
+                                 .weight_decay = i & PARAM_NO_DECAY ? 0 : s->weight_decay,
+                                 .eps = i & GROUP_RESCALED && c->optimizer == OPTIMIZER_ADAM
+                                            ? c->adam_eps / c->derived.width_ratio
+                                            : c->adam_eps};
     return n;
 }
 

@@ -74,7 +74,7 @@ int registry_mark(Registry *r, const char *name, ParamFlags flag) {
 void registry_mark_matrices(Registry *r) {
     for (int i = 0; i < r->n; i++) {
         ParamSpec *s = &r->params[i]->spec;
-        if (s->ndim == 2 && param_is_trained(r->params[i]) && !(s->flags & PARAM_EMBEDDING))
+        if (s->ndim == 2 && param_is_trained(r->params[i]) && !(s->flags & (PARAM_EMBEDDING | PARAM_NO_MUON)))
             s->flags |= PARAM_MATRIX;
     }
 }

@@ -40,6 +40,8 @@ typedef enum ParamFlags {
     PARAM_APART = 32,
     /* A weight with a separate learning rate and epsilon, which depend on the model's width (--use-mup). */
     PARAM_RESCALED = 64,
+    /* A matrix that Muon does not update (Megatron-LM use_muon = False). */
+    PARAM_NO_MUON = 128,
 } ParamFlags;
 
 /* The suffix in the names of buffers that contain the state of delayed FP8 scaling. This state affects only
@@ -228,7 +230,7 @@ Param *registry_find(const Registry *, const char *name); /* returns NULL if the
  * Returns the number of weights that have the flag. */
 int registry_mark(Registry *, const char *name, ParamFlags flag);
 /* Sets PARAM_MATRIX for the trained weights that Megatron-LM's Muon updates: all two-dimensional weights except the
- * word embedding and the output layer. Call this function before registry_allocate, and after weights have been
+ * word embedding, the output layer and those with PARAM_NO_MUON. Call this function before registry_allocate, and after weights have been
  * frozen. */
 void registry_mark_matrices(Registry *);
 /* If `matrices` is true, sets PARAM_RESCALED for all trained matrices except embeddings and the output layer;

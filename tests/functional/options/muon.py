@@ -28,15 +28,17 @@ SCALE = {"spectral": lambda out, into: max(out, into), "unit_rms_norm": lambda o
 
 
 def updates(name, w):
-    """Whether Muon updates the weight."""
-    return w.ndim == 2 and name not in ("embedding.word_embeddings.weight", "output_layer.weight")
+    """Whether Muon updates the weight. Megatron-LM excludes in_proj, and a convolution has three dimensions there."""
+    unlike = re.search(r"mixer\.(in_proj|conv1d)\.", name) or name in ("embedding.word_embeddings.weight",
+                                                                      "output_layer.weight")
+    return w.ndim == 2 and not unlike
 
 
 def shards(o, m, name, rows, columns):
     """The rows and columns of each matrix. blockwise: those on one tensor-parallel rank."""
     ranks = o.int("tensor-model-parallel-size", 1) if o.text("muon-tp-mode", "duplicated") == "blockwise" else 1
     groups = np.split(rows, m.experts) if ".experts." in name else [rows]
-    if "linear_proj." in name or "linear_fc2." in name:
+    if re.search(r"(linear_proj|linear_fc2|out_proj)\.", name):
         return [(r, c) for r in groups for c in np.split(columns, ranks)]
     if "linear_qkv." in name and "muon-no-split-qkv" not in o:
         by_group = rows.reshape(m.groups, -1, m.head)

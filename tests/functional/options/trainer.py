@@ -323,7 +323,7 @@ class Trainer:
             high, low = o.float("decoupled-lr"), o.float("decoupled-min-lr", low)
         elif kind == "sgd" and not hidden:
             high, low = high * self.m.wider, low * self.m.wider
-        elif kind == "adam" and hidden:
+        elif hidden and kind != "sgd" and not (kind.endswith("muon") and muon.updates(name, self.state.weights[name])):
             high, low = high / self.m.wider, low / self.m.wider
         head_norm = "apply-wd-to-qk-layernorm" in o and (".q_layernorm." in name or ".k_layernorm." in name)
         decays = self.state.weights[name].ndim > 1 or head_norm
