@@ -201,7 +201,8 @@ void KERNEL(fp8_expert_amax)(const Call *c) {
 }
 
 static void clear_values(const Tensor *values, const Tensor *inverse) {
-    if (values) memset(values->data, 0, tensor_bytes(values));
+    if (!values) return;
+    memset(values->data, 0, tensor_bytes(values));
     for (int64_t i = 0; inverse && i < tensor_count(inverse); i++) reals(inverse)[i] = 1;
 }
 

@@ -170,13 +170,11 @@ static __device__ __forceinline__ void cast_blocks(const ExpertCast &c, const Ro
     Fp8Rows half;
 #pragma unroll
     for (int k = 0; k < SIDE; k++) s.row[k] = s.column[k] = 1;
-    if (c.y || c.inverse.data) {
+    if (c.y) {
         row_scales(x, MOST<F>, s.row);
         for (int r = 0; c.inverse.data && p.lane == 0 && r < p.height; r++)
             ((float *)c.inverse.data)[p.column / TILE * c.rows + t.row + SIDE * p.line + r] =
                 __fdiv_rn(1, s.row[r]);
-    }
-    if (c.y) {
         convert<T, F, true>(x, s, 1, half);
         write_rows(c.y + (t.row + SIDE * p.line) * c.width + p.column, c.width, p.height, half);
     }
@@ -263,7 +261,7 @@ static __global__ void cast_spans(ExpertCast c, bool turns) {
             amax = larger_size(amax, c.x.get<R>(from + k * step));
         if (c.blocks) scale = power_of_two_scale(warp_max(amax), MOST<F>);
         const Cells &inverse = turns ? c.turned_inverse : c.inverse;
-        if (c.blocks && lane == 0 && inverse.data)
+        if (c.blocks && (turns || c.y) && lane == 0 && inverse.data)
             inverse.put(column / TILE * (turns ? c.width : c.rows) + row, (R)__fdiv_rn(1, scale));
         for (int64_t k = lane; (turns || c.y) && k < n; k += 32)
             to[k] = k < inside ? (uint8_t)fp8_of<F>(__fmul_rn((float)c.x.get<R>(from + k * step), scale)) : 0;
@@ -345,7 +343,7 @@ extern "C" void cuda_fp8_expert_cast(const Call *c) {
         }
         return;
     }
-    if (y || !yt || (cast.blocks && c->out[2])) spans(c, cast, type, false);
+    if (y || !yt) spans(c, cast, type, false);
     if (yt) spans(c, cast, type, true);
     if (!c->out[4]) return;
     Call amax = {};
