@@ -33,6 +33,7 @@ static Param *conv_param(Registry *r, const char *scope, const DeltaNetSpec *s) 
                                     .tp_split = 0,
                                     .split_parts = true,
                                     .init = {INIT_UNIFORM, 1 / sqrt((double)s->taps)},
+                                    .flags = PARAM_NO_MUON,
                                     .groups = 1,
                                     .n_parts = 3,
                                     .parts = {{"q", keys(s)}, {"k", keys(s)}, {"v", values(s)}}});

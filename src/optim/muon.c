@@ -107,7 +107,7 @@ static bool is_distributed(const Muon *m, const Param *p) {
     return p->shards > 1 && m->config->muon_tp_mode == MUON_DISTRIBUTED;
 }
 static bool is_split_qkv(const Muon *m, const Param *p) {
-    return m->config->muon_split_qkv && !strcmp(p->spec.parts[0].name, "q");
+    return m->config->muon_split_qkv && strstr(p->spec.name, ".linear_qkv.");
 }
 
 /* A matrix within a weight. `from` and `own` are strided views of this rank's memory. `from` views the gathered weight

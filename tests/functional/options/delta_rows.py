@@ -1,6 +1,6 @@
 """Rows of options for Gated DeltaNet, and for the gate of attention."""
 from rows import GATHER, LATENT, RING
-from table import BF16, CUT, GPT, ONE, STAGES, rounded, witnessed
+from table import BF16, CUT, FP8, GPT, ONE, STAGES, rounded, witnessed
 
 # The epsilon bounds the amplification of small outputs.
 DELTA = ("--linear-key-head-dim 3 --linear-value-head-dim 5 --linear-num-key-heads 2 --linear-num-value-heads 4"
@@ -34,4 +34,14 @@ witnessed("attention_output_gate qk_layernorm_whole",
           layouts=(ONE, CUT))
 witnessed("attention_output_gate qk_clip", GATE + "--qk-clip --qk-clip-threshold 0.1 --group-query-attention"
           " --num-query-groups 2", families=GPT, layouts=(ONE, CUT))
+MUON = GDN + "--attention-output-gate --optimizer muon --lr 1e-3 --weight-decay 0.1 "
+witnessed("optimizer", MUON, families=GPT, steps=4, layouts=(ONE, LAYOUTS[1], STAGES))
+witnessed("optimizer muon_tp_mode", MUON + "--muon-tp-mode blockwise", families=GPT, steps=4, layouts=(LAYOUTS[1],),
+          witness="--tensor-model-parallel-size 2")
+witnessed("optimizer muon_split_qkv", MUON + "--muon-no-split-qkv", families=GPT, steps=4, layouts=(ONE, LAYOUTS[1]))
+witnessed("use_mup mup_base_hidden_size", GDN + "--use-mup --mup-base-hidden-size 4 --adam-eps 1e-3", families=GPT,
+          layouts=(ONE, LAYOUTS[1], STAGES))
+# all linear layers are in_proj or out_proj
+COARSE = DELTA + "--norm-epsilon 0.5 --hybrid-layer-pattern GGG "
+rounded("fp8_format", COARSE + FP8, families=GPT, like=COARSE + "--num-layers 3 --lane fp32 --lr 1e-3")
 rounded("experimental_attention_variant", BF16 + GDN, like=BF16 + DELTA, families=GPT)

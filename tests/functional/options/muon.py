@@ -29,7 +29,7 @@ SCALE = {"spectral": lambda out, into: max(out, into), "unit_rms_norm": lambda o
 
 def updates(name, w):
     """Whether Muon updates the weight. Megatron-LM excludes in_proj, and a convolution has three dimensions there."""
-    unlike = re.search(r"mixer\.(in_proj|conv1d)\.", name) or name in ("embedding.word_embeddings.weight",
+    unlike = re.search(r"(mixer\.in_proj|conv1d)\.", name) or name in ("embedding.word_embeddings.weight",
                                                                       "output_layer.weight")
     return w.ndim == 2 and not unlike
 
@@ -40,6 +40,10 @@ def shards(o, m, name, rows, columns):
     groups = np.split(rows, m.experts) if ".experts." in name else [rows]
     if re.search(r"(linear_proj|linear_fc2|out_proj)\.", name):
         return [(r, c) for r in groups for c in np.split(columns, ranks)]
+    if "in_proj." in name:  # a rank has rows of each part
+        d = m.delta
+        parts = np.split(rows, np.cumsum((d.qk, d.qk, d.v, d.v, d.heads)))
+        return [(r, columns) for r in map(np.concatenate, zip(*(np.split(part, ranks) for part in parts)))]
     if "linear_qkv." in name and "muon-no-split-qkv" not in o:
         by_group = rows.reshape(m.groups, -1, m.head)
         gates = ["attention-output-gate"] * ("attention-output-gate" in o)
