@@ -117,7 +117,8 @@ for number, case in enumerate(table["cases"]):
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in case["drop"]}))
     shapes = expand(table["shapes"][case["shapes"]]) if "shapes" in case else []
     predicts = case["name"] == "prediction of more tokens"
-    later = "mtp" if case["family"] == "exaone_moe" else f"model.layers.{config.get('num_hidden_layers')}"
+    apart = case["family"] in ("exaone_moe", "qwen3_next")
+    later = "mtp" if apart else f"model.layers.{config.get('num_hidden_layers')}"
     more = {f"{later}.norm.weight": ("F8_E5M2", [3], bytes(3))} if predicts else {}
     tensors.write(folder / "model.safetensors", {n: tensors.weight(n, s) for n, s in shapes} | IGNORED | more,
                   {"format": "pt"})

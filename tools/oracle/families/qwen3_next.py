@@ -86,5 +86,5 @@ ATTENTION = {
 SPELLINGS = ATTENTION | {
     "not normalised": {"norm_topk_prob": False}, "dense layer": {"mlp_only_layers": [1]},
     "every second": {"decoder_sparse_step": 2}, "name that is not read": {"num_local_experts": 5},
-    "no experts": {"mlp_only_layers": [0, 1, 2]},
+    "no experts": {"mlp_only_layers": [0, 1, 2]}, "prediction of more tokens": {},
 }
