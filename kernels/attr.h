@@ -71,10 +71,10 @@ typedef struct Fp8CastAttr {
     int64_t matrices; /* fp8_cast: the number g of matrices in x; 0 means 1 */
 } Fp8CastAttr;
 
-/* Selects elements [first, first + n) of a row-major weight [rows, columns]; n is the operand's number of
+/* Selects elements [first, first + n) of a row-major weight [matrices * rows, columns]; n is the operand's number of
  * elements. */
 typedef struct Fp8PartAttr {
-    int64_t rows, columns, first;
+    int64_t matrices, rows, columns, first;
     Fp8Blocks blocks; /* FP8_WHOLE or FP8_SQUARES */
     DType rounded;    /* x is rounded to this type before it is cast */
 } Fp8PartAttr;

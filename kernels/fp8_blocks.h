@@ -42,6 +42,13 @@ HOST_DEVICE static inline int64_t fp8_blocks_step(Fp8Blocks kind, int64_t rows, 
     return kind == FP8_ROWS ? 0 : fp8_blocks_count(kind, rows, columns);
 }
 
+/* Returns the index of an element's block in the inverses of several weights [rows, columns], which adjoin. */
+HOST_DEVICE static inline int64_t fp8_block_of_each(Fp8Blocks kind, int64_t rows, int64_t columns,
+                                                    int64_t row, int64_t column) {
+    return row / rows * fp8_blocks_step(kind, rows, columns) +
+           fp8_block_of(kind, rows, columns, row % rows, column);
+}
+
 /* Returns the number of columns of the transpose of experts' rows (kernels/ops.def, src/ops/grouped_gemm.c). */
 HOST_DEVICE static inline int64_t fp8_padded_rows(int64_t rows, int64_t experts) {
     return ((rows + FP8_BLOCK - 1) / FP8_BLOCK + experts) * FP8_BLOCK;

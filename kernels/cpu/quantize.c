@@ -253,12 +253,12 @@ typedef struct Run {
 } Run;
 
 static Run run_at(const Fp8PartAttr *a, int64_t at, int64_t end) {
-    if (a->blocks == FP8_WHOLE) return (Run){at, end - at, 0};
     const int64_t row = (a->first + at) / a->columns, column = (a->first + at) % a->columns,
-                  in_block = FP8_BLOCK - column % FP8_BLOCK, in_row = a->columns - column;
-    int64_t n = in_block < in_row ? in_block : in_row;
+                  in_matrix = (a->rows - row % a->rows) * a->columns - column, in_row = a->columns - column,
+                  in_block = FP8_BLOCK - column % FP8_BLOCK;
+    int64_t n = a->blocks == FP8_WHOLE ? in_matrix : in_block < in_row ? in_block : in_row;
     if (end - at < n) n = end - at;
-    return (Run){at, n, fp8_block_of(a->blocks, a->rows, a->columns, row, column)};
+    return (Run){at, n, fp8_block_of_each(a->blocks, a->rows, a->columns, row, column)};
 }
 
 static float rounded(DType to, real x) {
@@ -281,10 +281,9 @@ void KERNEL(fp8_amax_part)(const Call *c) {
 
 static float scale_of_part(const Call *c, int64_t block) {
     const Fp8PartAttr *a = c->attr;
-    const float given = c->in[2] ? (float)reals(c->in[2])[0] : 0;
+    const float given = c->in[2] ? (float)*state_of(c->in[2], block) : 0;
     if (c->in[2]) return given > 0 ? given : 1;
-    const Fp8Type type = fp8_type(c->out[0]);
-    const float scale = scale_for((float)reals(c->in[1])[block], fp8_max(type), 1);
+    const float scale = scale_for((float)reals(c->in[1])[block], fp8_max(fp8_type(c->out[0])), 1);
     return a->blocks == FP8_WHOLE ? scale : power_of_two(scale);
 }
 
@@ -311,10 +310,10 @@ void KERNEL(fp8_cast_part)(const Call *c) {
     real *inverse = reals(c->out[1]), *transposed = c->out[2] ? reals(c->out[2]) : NULL;
     memset(inverse, 0, tensor_bytes(c->out[1])); /* clears the padding */
     if (transposed) memset(transposed, 0, tensor_bytes(c->out[2]));
-    for (int64_t r = 0; r < down; r++)
+    for (int64_t r = 0; r < a->matrices * down; r++)
         for (int64_t i = 0; i < wide; i++) {
             inverse[r * across + i] = (real)(1 / scale_of_part(c, r * across + i));
-            if (transposed) transposed[i * turned + r] = inverse[r * across + i];
+            if (transposed) transposed[(r / down * wide + i) * turned + r % down] = inverse[r * across + i];
         }
     pool_for(c->device->pool, tensor_count(c->in[0]), GRAIN, cast_part, (void *)c);
 }
@@ -334,9 +333,9 @@ void KERNEL(fp8_decode)(const Call *c) {
 }
 
 void KERNEL(fp8_transpose)(const Call *c) {
-    const int64_t rows = tensor_rows(c->in[0]), width = tensor_width(c->in[0]);
+    const int64_t rows = tensor_width(c->out[0]), width = tensor_width(c->in[0]), all = tensor_rows(c->in[0]);
     const uint8_t *x = c->in[0]->data;
     uint8_t *y = c->out[0]->data;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < width; i++) y[i * rows + r] = x[r * width + i];
+    for (int64_t r = 0; r < all; r++)
+        for (int64_t i = 0; i < width; i++) y[(r / rows * width + i) * rows + r % rows] = x[r * width + i];
 }

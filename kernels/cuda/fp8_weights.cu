@@ -28,7 +28,7 @@ __device__ __forceinline__ float rounded(const Part &p, int64_t i) {
 
 __device__ __forceinline__ int64_t block_at(const Part &p, int64_t i) {
     const int64_t e = p.a.first + i;
-    return fp8_block_of(p.a.blocks, p.a.rows, p.a.columns, e / p.a.columns, e % p.a.columns);
+    return fp8_block_of_each(p.a.blocks, p.a.rows, p.a.columns, e / p.a.columns, e % p.a.columns);
 }
 
 /* ---- amaxes ---- */
@@ -42,12 +42,15 @@ __device__ __forceinline__ void raise_to(const Cells &to, int64_t at, float x) {
         atomicMax((int *)to.data + at, __float_as_int(x));
 }
 
-static __global__ void amax_of_part(Part p, Cells amax) {
+/* Blocks with the same blockIdx.y process the part's elements in one matrix. */
+static __global__ void amax_of_part(Part p, Cells amaxes) {
     __shared__ float room[32];
+    const int64_t size = p.a.rows * p.a.columns, at = blockIdx.y * size - p.a.first, begin = at < 0 ? 0 : at,
+                  end = least(at + size, p.n);
     float most = 0;
-    GRID_LOOP(i, p.n) most = fmaxf(most, fabsf(rounded(p, i)));
+    GRID_LOOP(i, end - begin) most = fmaxf(most, fabsf(rounded(p, begin + i)));
     most = block_max(most, room);
-    if (threadIdx.x == 0) raise_to(amax, 0, most);
+    if (threadIdx.x == 0 && begin < end) raise_to(amaxes, blockIdx.y, most);
 }
 
 /* Each warp processes the part's elements in 128 columns of one row. */
@@ -65,15 +68,16 @@ static __global__ void amaxes_of_part(Part p, Cells amaxes) {
         }
         most = warp_max(most);
         if (lane == 0 && most > 0)
-            raise_to(amaxes, fp8_block_of(FP8_SQUARES, p.a.rows, p.a.columns, row, column), most);
+            raise_to(amaxes, fp8_block_of_each(FP8_SQUARES, p.a.rows, p.a.columns, row, column), most);
     }
 }
 
 extern "C" void cuda_fp8_amax_part(const Call *c) {
     const Part p = part_of(c);
     const Cells amaxes = cells(c->out[0]);
+    const dim3 grid(grid_for(c, least(p.n, p.a.rows * p.a.columns), 16 * THREADS), (unsigned)p.a.matrices);
     if (p.a.blocks == FP8_WHOLE)
-        amax_of_part<<<grid_for(c, p.n, 16 * THREADS), THREADS, 0, stream_of(c)>>>(p, amaxes);
+        amax_of_part<<<grid, THREADS, 0, stream_of(c)>>>(p, amaxes);
     else
         amaxes_of_part<<<grid_for(c, ceil_div(p.n, FP8_BLOCK), WARPS), THREADS, 0, stream_of(c)>>>(p, amaxes);
     LAUNCHED();
@@ -83,11 +87,12 @@ extern "C" void cuda_fp8_amax_part(const Call *c) {
 
 typedef struct PartScales {
     Cells amaxes, state;
+    int64_t state_step;
     float most;
     bool squares;
 
     __device__ __forceinline__ float get(int64_t block) const {
-        if (state.data) return scale_of(state);
+        if (state.data) return scale_of(state, block * state_step);
         const float amax = amaxes.get<float>(block);
         return squares ? power_of_two_scale(amax, most) : scale_for(amax, most, 1);
     }
@@ -100,7 +105,8 @@ template <__nv_fp8_interpretation_t F> __device__ __forceinline__ uint8_t fp8_of
 /* Each thread casts four elements and writes them with one store. */
 template <__nv_fp8_interpretation_t F>
 static __global__ void cast_of_part(Part p, PartScales scales, uint8_t *y, bool aligned) {
-    const float whole = scales.squares ? 0 : scales.get(0);
+    const bool one = p.a.blocks == FP8_WHOLE && p.a.matrices == 1;
+    const float whole = one ? scales.get(0) : 0;
     GRID_LOOP(k, (p.n + EACH - 1) / EACH) {
         uchar4 four;
         uint8_t *v = (uint8_t *)&four;
@@ -108,7 +114,7 @@ static __global__ void cast_of_part(Part p, PartScales scales, uint8_t *y, bool 
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             if (i >= rest) break;
-            const float scale = scales.squares ? scales.get(block_at(p, first + i)) : whole;
+            const float scale = one ? whole : scales.get(block_at(p, first + i));
             v[i] = fp8_of<F>(__fmul_rn(rounded(p, first + i), scale));
         }
         if (aligned && rest >= EACH)
@@ -118,21 +124,25 @@ static __global__ void cast_of_part(Part p, PartScales scales, uint8_t *y, bool 
     }
 }
 
-/* Writes the inverse scales of a weight and of its transpose, padded with zeros. */
-static __global__ void inverses(PartScales scales, Cells inverse, Cells turned, int64_t down, int64_t wide,
-                                int64_t across, int64_t turned_across) {
-    GRID_LOOP(k, down * across) { inverse.put(k, k % across < wide ? __fdiv_rn(1, scales.get(k)) : 0); }
+/* Writes the inverse scales of matrices and of their transposes, padded with zeros. */
+static __global__ void inverses(PartScales scales, Cells inverse, Cells turned, int64_t matrices,
+                                int64_t down, int64_t wide, int64_t across, int64_t turned_across) {
+    GRID_LOOP(k, matrices * down * across) {
+        inverse.put(k, k % across < wide ? __fdiv_rn(1, scales.get(k)) : 0);
+    }
     if (!turned.data) return;
-    GRID_LOOP(k, wide * turned_across) {
-        const int64_t column = k / turned_across, row = k % turned_across;
-        turned.put(k, row < down ? __fdiv_rn(1, scales.get(row * across + column)) : 0);
+    GRID_LOOP(k, matrices * wide * turned_across) {
+        const int64_t column = k / turned_across % wide, row = k % turned_across,
+                      top = k / turned_across / wide * down;
+        turned.put(k, row < down ? __fdiv_rn(1, scales.get((top + row) * across + column)) : 0);
     }
 }
 
 extern "C" void cuda_fp8_cast_part(const Call *c) {
     const Part p = part_of(c);
     const bool e4m3 = c->out[0]->dtype == F8E4M3, squares = p.a.blocks == FP8_SQUARES;
-    const PartScales scales = {cells(c->in[1]), cells(c->in[2]), e4m3 ? 448.0f : 57344.0f, squares};
+    const PartScales scales = {cells(c->in[1]), cells(c->in[2]), c->in[2] ? tensor_width(c->in[2]) : 0,
+                               e4m3 ? 448.0f : 57344.0f, squares};
     const int64_t down = squares ? ceil_div(p.a.rows, FP8_BLOCK) : 1,
                   wide = squares ? ceil_div(p.a.columns, FP8_BLOCK) : 1,
                   across = fp8_blocks_across(p.a.blocks, p.a.columns),
@@ -140,8 +150,8 @@ extern "C" void cuda_fp8_cast_part(const Call *c) {
     uint8_t *y = data_of<uint8_t>(c->out[0]);
     const unsigned grid = grid_for(c, ceil_div(p.n, EACH), THREADS);
     const bool aligned = (uintptr_t)y % EACH == 0;
-    inverses<<<grid_for(c, down * across, THREADS), THREADS, 0, stream_of(c)>>>(
-        scales, cells(c->out[1]), cells(c->out[2]), down, wide, across, turned);
+    inverses<<<grid_for(c, p.a.matrices * down * across, THREADS), THREADS, 0, stream_of(c)>>>(
+        scales, cells(c->out[1]), cells(c->out[2]), p.a.matrices, down, wide, across, turned);
     LAUNCHED();
     if (e4m3)
         cast_of_part<__NV_E4M3><<<grid, THREADS, 0, stream_of(c)>>>(p, scales, y, aligned);
@@ -175,12 +185,13 @@ extern "C" void cuda_fp8_decode(const Call *c) {
     LAUNCHED();
 }
 
-/* A block transposes a tile of 64 by 64 elements. If `words` is true, rows of x and y are read and written in words
+/* A block transposes a tile of 64 by 64 elements of matrix blockIdx.y. If `words` is true, rows of x and y are read and written in words
  * of four bytes. */
 static __global__ void __launch_bounds__(THREADS)
     transpose(const uint8_t *x, uint8_t *y, int64_t rows, int64_t width, int64_t across, bool words) {
     __shared__ uint8_t tile[SIDE][SIDE + 4];
     const int64_t row = blockIdx.x / across * SIDE, column = blockIdx.x % across * SIDE;
+    x += blockIdx.y * rows * width, y += blockIdx.y * rows * width;
     for (int k = threadIdx.x; k < SIDE * WORDS; k += THREADS) {
         const int r = k / WORDS, i = k % WORDS * 4;
         const uint8_t *from = x + (row + r) * width + column + i;
@@ -204,12 +215,13 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" void cuda_fp8_transpose(const Call *c) {
-    const int64_t rows = tensor_rows(c->in[0]), width = tensor_width(c->in[0]),
+    const int64_t rows = tensor_width(c->out[0]), width = tensor_width(c->in[0]),
                   across = ceil_div(width, SIDE), tiles = across * ceil_div(rows, SIDE);
     const uint8_t *x = data_of<uint8_t>(c->in[0]);
     uint8_t *y = data_of<uint8_t>(c->out[0]);
     const bool words = rows % 4 == 0 && width % 4 == 0 && (uintptr_t)x % 4 == 0 && (uintptr_t)y % 4 == 0;
     if (!tiles) return;
-    transpose<<<(unsigned)tiles, THREADS, 0, stream_of(c)>>>(x, y, rows, width, across, words);
+    const dim3 grid((unsigned)tiles, (unsigned)(tensor_rows(c->in[0]) / rows));
+    transpose<<<grid, THREADS, 0, stream_of(c)>>>(x, y, rows, width, across, words);
     LAUNCHED();
 }

@@ -127,7 +127,8 @@ static QuantValues stored_values(Tape *t, Fp8Weight *w, Tensor *values, QuantWan
     if (want.sums & 1 << QUANT_OVER_COLUMNS)
         c.by[QUANT_OVER_COLUMNS] = (QuantOperand){values, &w->inverse, w->blocks};
     if (want.sums & 1 << QUANT_OVER_ROWS) {
-        Tensor *turned = tape_scratch(t, F8E4M3, 2, (int64_t[]){values->dim[1], values->dim[0]});
+        Tensor *turned = tape_scratch(
+            t, F8E4M3, 2, (int64_t[]){w->matrices * values->dim[1], values->dim[0] / w->matrices});
         tape_call(t, &OPS[OP_fp8_transpose], (Call){.in = {values}, .out = {turned}});
         c.by[QUANT_OVER_ROWS] = (QuantOperand){turned, &w->inverse_turned, w->blocks};
     }

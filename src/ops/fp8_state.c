@@ -9,13 +9,12 @@ Fp8Type quantize_type(const Quantiser *q, QuantRole role) {
     return q->spec.format == QUANT_HYBRID && role == QUANT_DY ? E5M2 : E4M3;
 }
 
-/* Returns `n` states of a role from that of expert `first` on. */
-static Tensor states(const Quantiser *q, QuantRole role, int64_t first, int64_t n) {
-    const Tensor row = fp8_weight_row(q->state, role * (q->state->master.dim[0] / QUANT_ROLES) + first);
-    return tensor_make(row.data, (DType)row.dtype, 2, (int64_t[]){n, row.dim[0]});
-}
+/* Returns the number of matrices on all ranks. */
+static int64_t all_matrices(const Quantiser *q) { return q->state->spec.dim[0] / QUANT_ROLES; }
 
-Tensor quantize_row(const Quantiser *q, QuantRole role) { return states(q, role, q->first, q->matrices); }
+Tensor quantize_row(const Quantiser *q, QuantRole role) {
+    return fp8_weight_rows(q->state, role * all_matrices(q) + q->first, q->matrices);
+}
 
 Fp8ScaleAttr quantize_scale_attr(const Quantiser *q, QuantRole role, int64_t margin) {
     return (Fp8ScaleAttr){.largest = ldexp((double)fp8_max(quantize_type(q, role)), (int)-margin),
@@ -74,7 +73,7 @@ static void fp8_end_step(void *self, const StateContext *c) {
         all_reduce_max(c, mesh_group(&c->layout->mesh, MASK_DENSE & ~(1u << AXIS_PP)), "fp8_state", all);
     for (QuantRole role = 0; role < QUANT_ROLES; role++) {
         const Fp8ScaleAttr attr = quantize_scale_attr(q, role, q->spec.margin);
-        Tensor every = states(q, role, 0, all->dim[0] / QUANT_ROLES);
+        Tensor every = fp8_weight_rows(q->state, role * all_matrices(q), all_matrices(q));
         call_run(&OPS[OP_fp8_scale], &(Call){.out = {&every}, .attr = &attr, .device = c->device});
     }
 }
@@ -196,8 +195,12 @@ const Quantiser *quantize_new(Registry *r, const char *name, Param *weight, Quan
     if (spec.recipe == QUANT_DELAYED)
         q->state = state_buffer(r, arena_printf(r->arena, "%s" PARAM_FP8_STATE, name), 2,
                                 (int64_t[]){QUANT_ROLES * experts, 1 + spec.history});
-    if (spec.store_weights && !weight->spec.expert)
-        fp8_weight_add(r, q->weight, quantize_blocks(q, QUANT_W), q->state, QUANT_W);
+    if (spec.store_weights)
+        fp8_weight_add(r, q->weight,
+                       (Fp8Weight){.blocks = quantize_blocks(q, QUANT_W),
+                                   .matrices = here,
+                                   .history = q->state,
+                                   .row = q->state ? QUANT_W * experts + q->first : 0});
     state_add(r, &FP8_STATE, q);
     return q;
 }

@@ -12,9 +12,11 @@ typedef enum Kind {
     DENSE,
     EXPERTS,
     FP8,
+    FP8_EXPERTS,
     MATRICES,
     EXPERT_MATRICES,
     FP8_MATRICES,
+    FP8_EXPERT_MATRICES,
     QUANTIZED,
     FROZEN,
     BUFFERS,
@@ -25,9 +27,9 @@ static Kind kind_of(const Param *p) {
     const bool matrix = p->spec.flags & PARAM_MATRIX;
     if (param_is_quantized(p)) return QUANTIZED;
     if (!param_is_trained(p)) return p->spec.flags & PARAM_BUFFER ? BUFFERS : FROZEN;
-    if (p->fp8) return matrix ? FP8_MATRICES : FP8;
-    if (p->spec.expert) return matrix ? EXPERT_MATRICES : EXPERTS;
-    return matrix ? MATRICES : DENSE;
+    static const Kind KIND[2][2][2] = {{{DENSE, MATRICES}, {EXPERTS, EXPERT_MATRICES}},
+                                       {{FP8, FP8_MATRICES}, {FP8_EXPERTS, FP8_EXPERT_MATRICES}}};
+    return KIND[p->fp8 != NULL][p->spec.expert][matrix];
 }
 
 static bool is_apart(const Param *p) { return p->spec.flags & PARAM_APART; }
@@ -37,14 +39,13 @@ static bool is_apart(const Param *p) { return p->spec.flags & PARAM_APART; }
 /* Sets the bucket's groups. `p` is one of the bucket's parameters. */
 static void set_groups(const Registry *r, Bucket *b, const Param *p) {
     const Kind kind = kind_of(p);
-    enum { OF_DENSE = 1 << AXIS_CP | 1 << AXIS_DP, OF_EXPERTS = 1 << AXIS_EDP };
-    static const unsigned AXES_OF[KINDS] = {OF_DENSE, OF_EXPERTS, OF_DENSE, OF_DENSE, OF_EXPERTS, OF_DENSE};
     const DataParallel *d = &r->layout.data;
-    const Group all = mesh_group(&r->layout.mesh, AXES_OF[kind]);
     b->trained = kind < QUANTIZED;
+    const unsigned copies = !b->trained ? 0 : p->spec.expert ? 1u << AXIS_EDP : 1u << AXIS_CP | 1u << AXIS_DP;
+    const Group all = mesh_group(&r->layout.mesh, copies);
     b->apart = is_apart(p);
-    b->matrices = kind >= MATRICES && kind <= FP8_MATRICES;
-    b->fp8 = kind == FP8 || kind == FP8_MATRICES || kind == QUANTIZED;
+    b->matrices = b->trained && p->spec.flags & PARAM_MATRIX;
+    b->fp8 = p->fp8 || kind == QUANTIZED;
     b->quantized = kind == QUANTIZED;
     const int instances = b->trained && d->instances > 1 ? d->instances : 1;
     CHECK(all.size % instances == 0, "%d data-parallel ranks cannot be divided into %d equal instances",
@@ -177,8 +178,8 @@ static void place(Registry *r) {
 
 static bool are_mates(const Registry *r, const Bucket *fp8, const Bucket *other) {
     const Param *a = r->laid[fp8->first], *b = r->laid[other->first];
-    return fp8->fp8 && kind_of(b) == DENSE && fp8->apart == other->apart && !param_is_tied(b) &&
-           a->unit == b->unit && other->mate < 0;
+    return fp8->fp8 && !a->spec.expert && kind_of(b) == DENSE && fp8->apart == other->apart &&
+           !param_is_tied(b) && a->unit == b->unit && other->mate < 0;
 }
 
 static void pair(Registry *r) {

@@ -4,19 +4,19 @@
 #include "kernels/ops.h"
 #include "param/bucket.h"
 
-void fp8_weight_add(Registry *r, Param *p, Fp8Blocks blocks, const Param *history, int64_t row) {
+void fp8_weight_add(Registry *r, Param *p, Fp8Weight w) {
     if (!p->fp8) p->fp8 = arena_alloc(r->arena, sizeof *p->fp8);
-    *p->fp8 = (Fp8Weight){.blocks = blocks, .history = history, .row = row};
+    *p->fp8 = w;
 }
 
-Tensor fp8_weight_row(const Param *buffer, int64_t row) {
+Tensor fp8_weight_rows(const Param *buffer, int64_t row, int64_t n) {
     const Tensor *all = &buffer->master;
     const DType type = (DType)all->dtype;
-    return tensor_make((char *)all->data + row * all->dim[1] * (int64_t)dtype_size(type), type, 1,
-                       &all->dim[1]);
+    return tensor_make((char *)all->data + row * all->dim[1] * (int64_t)dtype_size(type), type, 2,
+                       (int64_t[]){n, all->dim[1]});
 }
 
-/* ---- memory: all amaxes, combined in one message, followed by the scales ---- */
+/* ---- memory: all amaxes (first those of dense weights), combined in one message each, followed by the scales ---- */
 
 static int64_t take(Registry *r, Tensor *t, int64_t at, int64_t n) {
     const size_t each = dtype_size(r->precise);
@@ -24,22 +24,33 @@ static int64_t take(Registry *r, Tensor *t, int64_t at, int64_t n) {
     return at + (n + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
 }
 
-/* Returns the number of elements. If there is memory, sets the tensors' addresses. */
-static int64_t lay(Registry *r) {
-    int64_t at = 0;
+static int64_t rows_of_each(const Param *p) { return p->rows / p->fp8->matrices; }
+
+static int64_t blocks_of(const Param *p) {
+    return p->fp8->matrices * fp8_blocks_count(p->fp8->blocks, rows_of_each(p), p->columns);
+}
+
+static int64_t lay_amaxes(Registry *r, bool expert, int64_t at) {
     for (int i = 0; i < r->n; i++) {
         Param *p = r->params[i];
-        if (p->fp8) at = take(r, &p->fp8->amaxes, at, fp8_blocks_count(p->fp8->blocks, p->rows, p->columns));
+        if (p->fp8 && p->spec.expert == expert) at = take(r, &p->fp8->amaxes, at, blocks_of(p));
     }
-    r->fp8_amaxes = at;
+    return at;
+}
+
+/* Returns the number of elements. If there is memory, sets the tensors' addresses. */
+static int64_t lay(Registry *r) {
+    int64_t at = r->fp8_dense_amaxes = lay_amaxes(r, false, 0);
+    at = r->fp8_amaxes = lay_amaxes(r, true, at);
     for (int i = 0; i < r->n; i++) {
         Param *p = r->params[i];
         Fp8Weight *w = p->fp8;
         if (!w) continue;
-        at = take(r, &w->inverse, at, fp8_blocks_count(w->blocks, p->rows, p->columns));
+        at = take(r, &w->inverse, at, blocks_of(p));
         w->inverse_turned = w->inverse;
         if (w->blocks != FP8_WHOLE)
-            at = take(r, &w->inverse_turned, at, fp8_blocks_count(w->blocks, p->columns, p->rows));
+            at = take(r, &w->inverse_turned, at,
+                      w->matrices * fp8_blocks_count(w->blocks, p->columns, rows_of_each(p)));
     }
     return at;
 }
@@ -53,7 +64,8 @@ void fp8_weights_allocate(Registry *r) {
 /* ---- casts ---- */
 
 static Fp8PartAttr part_attr(const Registry *r, const Param *p, FlatRange part) {
-    return (Fp8PartAttr){.rows = p->rows,
+    return (Fp8PartAttr){.matrices = p->fp8->matrices,
+                         .rows = rows_of_each(p),
                          .columns = p->columns,
                          .first = part.begin - p->offset,
                          .blocks = p->fp8->blocks,
@@ -79,7 +91,7 @@ static void cast(const Registry *r, const Param *p) {
     Tensor x = tensor_make(NULL, r->precise, 1, &n), y = tensor_make(NULL, F8E4M3, 1, &n), row;
     if (n) x = registry_slice(r, FLAT_MASTERS, r->masters, p->bucket, part.begin, n);
     if (n) y = registry_slice(r, FLAT_FP8, r->fp8, p->bucket, part.begin, n);
-    if (w->history) row = fp8_weight_row(w->history, w->row);
+    if (w->history) row = fp8_weight_rows(w->history, w->row, w->matrices);
     call_run(&OPS[OP_fp8_cast_part],
              &(Call){.in = {&x, &w->amaxes, w->history ? &row : NULL},
                      .out = {&y, &w->inverse, w->blocks == FP8_WHOLE ? NULL : &w->inverse_turned},
@@ -102,20 +114,30 @@ static void combine(const Registry *r, Comm *comm, Group group, Tensor *amaxes) 
                                    .device = r->device});
 }
 
-/* All ranks in a group must call this function, even those that hold no part of a weight. A block belongs to
- * one tensor-parallel rank; only the amax of an entire weight is combined over tensor-parallel ranks. */
+/* Combines `n` amaxes from element `first` on, which belong to weights like `p`. A block belongs to one rank along the
+ * axis of its shards; only the amax of an entire weight is combined over this axis. */
+static void combine_all(const Registry *r, Comm *comm, const Param *p, int64_t first, int64_t n) {
+    if (!p || p->fp8->history) return;
+    Tensor amaxes =
+        tensor_make((char *)r->fp8_scales + (size_t)first * dtype_size(r->precise), r->precise, 1, &n);
+    const Axis shards = p->spec.expert ? AXIS_ETP : AXIS_TP;
+    combine(r, comm, r->buckets[p->bucket].inner, &amaxes);
+    if (p->fp8->blocks == FP8_WHOLE) combine(r, comm, mesh_group(&r->layout.mesh, 1u << shards), &amaxes);
+}
+
+/* All ranks in a group must call this function, even those that hold no part of a weight. */
 void fp8_weights_cast(Registry *r, Comm *comm) {
     Tensor all = tensor_make(r->fp8_scales, r->precise, 1, &r->fp8_amaxes);
     const FillAttr zero = {0};
-    const Param *any = NULL;
+    const Param *any[2] = {NULL, NULL}; /* [expert] */
     if (!r->fp8_amaxes) return;
     call_run(&OPS[OP_fill], &(Call){.out = {&all}, .attr = &zero, .device = r->device});
-    for (int i = 0; i < r->n; i++)
-        if (r->params[i]->fp8) find_amaxes(r, any = r->params[i]);
-    if (!any->fp8->history) {
-        combine(r, comm, r->buckets[any->bucket].inner, &all);
-        if (any->fp8->blocks == FP8_WHOLE) combine(r, comm, mesh_group(&r->layout.mesh, 1u << AXIS_TP), &all);
+    for (int i = 0; i < r->n; i++) {
+        const Param *p = r->params[i];
+        if (p->fp8) find_amaxes(r, any[p->spec.expert] = p);
     }
+    combine_all(r, comm, any[0], 0, r->fp8_dense_amaxes);
+    combine_all(r, comm, any[1], r->fp8_dense_amaxes, r->fp8_amaxes - r->fp8_dense_amaxes);
     for (int i = 0; i < r->n; i++)
         if (r->params[i]->fp8) cast(r, r->params[i]);
 }

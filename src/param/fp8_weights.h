@@ -14,21 +14,22 @@
 
 typedef struct Fp8Weight {
     Fp8Blocks blocks;
-    /* With delayed scaling, the scale is the first number in row `row` of the buffer `history`. With other
-     * recipes, `history` is NULL, and scales are computed from the amaxes. */
+    int64_t matrices; /* 1, or the number of experts on this rank, each of which has a scale or blocks */
+    /* With delayed scaling, the scale of matrix g is the first number in row `row` + g of the buffer `history`. With
+     * other recipes, `history` is NULL, and scales are computed from the amaxes. */
     const Param *history;
     int64_t row;
-    /* The blocks' amaxes or, if `history` is not NULL, the amax of this rank's part. */
+    /* The blocks' amaxes or, if `history` is not NULL, the amaxes of this rank's part. */
     Tensor amaxes;
     Tensor inverse, inverse_turned; /* 1 / scale for each block of the weight, and of its transpose */
 } Fp8Weight;
 
-/* Requests that the weight be stored in FP8. Call this function before registry_allocate. The request is
- * dropped (Param.fp8 becomes NULL) if the registry does not train, or if the weight is frozen. If the function
- * is called again for a weight, all arguments must be the same. */
-void fp8_weight_add(Registry *, Param *, Fp8Blocks, const Param *history, int64_t row);
-/* Returns row `row` of the buffer's masters. */
-Tensor fp8_weight_row(const Param *buffer, int64_t row);
+/* Requests that the weight be stored in FP8; the caller sets the first four members of Fp8Weight. Call this function
+ * before registry_allocate. The request is dropped (Param.fp8 becomes NULL) if the registry does not train, or if the
+ * weight is frozen. If the function is called again for a weight, the members must be the same. */
+void fp8_weight_add(Registry *, Param *, Fp8Weight);
+/* Returns n rows of the buffer's masters from row `row` on. */
+Tensor fp8_weight_rows(const Param *buffer, int64_t row, int64_t n);
 /* Casts this rank's part of each FP8 weight. The Comm is NULL if there is only one rank. */
 void fp8_weights_cast(Registry *, Comm *);
 

@@ -202,8 +202,9 @@ typedef struct Registry {
     Device *device;
     /* flat buffers with this rank's parts (bucket.h); masters == values unless storage is 16-bit */
     void *values, *fp8, *grads, *masters;
-    void *fp8_scales;   /* amaxes and scales of FP8 weights */
-    int64_t fp8_amaxes; /* number of amaxes (stored before the scales); 0 if there are no FP8 weights */
+    void *fp8_scales; /* amaxes and scales of FP8 weights */
+    /* number of amaxes (stored before the scales), and of those that belong to dense weights */
+    int64_t fp8_amaxes, fp8_dense_amaxes;
     size_t fp8_scale_bytes;
     void *row_scales; /* factors of quantized weights */
     size_t row_scale_bytes;

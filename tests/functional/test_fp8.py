@@ -84,6 +84,8 @@ DELAYED = "--fp8-recipe delayed --fp8-amax-history-len 3 --fp8-amax-compute-algo
 SKIPPED = f"--fp16 --initial-loss-scale 2e7 --hysteresis 1 {DELAYED}"
 BLOCKS = "--fp8-recipe blockwise --hidden-size 144 --ffn-hidden-size 200 --no-fp8-wgrad"
 OVERLAP = "--overlap-grad-reduce --overlap-param-gather"
+EXPERTS = "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 144 --disable-bias-linear"
+SHARDS = "--tensor-model-parallel-size 2 --sequence-parallel"
 STORED = f"""
 {SKIPPED} --use-distributed-optimizer
 {SKIPPED} --ranks 2 --use-distributed-optimizer --ddp-num-buckets 3 {OVERLAP}
@@ -94,6 +96,9 @@ STORED = f"""
 --lane fp32 {BLOCKS} --ranks 3 --global-batch-size 6 --use-distributed-optimizer
 --lane fp32 --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 0 --ranks 2 --use-megatron-fsdp
 --bf16 --fp8-recipe tensorwise --optimizer muon --ranks 2 --use-distributed-optimizer
+--bf16 {BLOCKS} {EXPERTS} --ranks 4 --expert-model-parallel-size 2 --use-megatron-fsdp {OVERLAP}
+--bf16 {DELAYED} {EXPERTS} --ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads
+--bf16 --fp8-recipe tensorwise {EXPERTS} --optimizer muon --ranks 4 {SHARDS} --use-distributed-optimizer
 """
 for number, line in enumerate(STORED.strip().splitlines()):
     told = []

@@ -153,11 +153,15 @@ static const char *const WITH_ALL_ROWS[] = {
     "--ranks 2 --use-distributed-optimizer",
     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
     "--fp8-keep-weights --fp8-keep-inputs",
+    "--ranks 2 --fp8-param-gather --use-distributed-optimizer",
+    "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --fp8-param-gather --use-megatron-fsdp",
 };
 static const char *const WITH_SOME_ROWS[] = {
     "--ranks 2 --expert-model-parallel-size 2",
     "--ranks 2 --expert-model-parallel-size 2 --overlap-moe-expert-parallel-comm",
     "--ranks 4 --expert-model-parallel-size 2 --expert-tensor-parallel-size 2",
+    "--ranks 4 --expert-model-parallel-size 2 --fp8-param-gather --use-distributed-optimizer",
+    "--ranks 4 --expert-model-parallel-size 2 --fp8-param-gather --use-megatron-fsdp",
     "--ranks 2 --context-parallel-size 2",
 };
 
