@@ -258,6 +258,8 @@ const char *config_pattern_text(Arena *, const bool *layer, int64_t n);
 bool config_linear_layers(const Config *, bool *out);
 /* Returns whether the model may have Gated DeltaNet layers. */
 bool config_has_delta_net(const Config *);
+/* Sets the options for data paths from the files that --data-args-path and --per-split-data-args-path name. */
+void config_read_paths(Config *, Args *);
 /* Returns how many letters --hybrid-layer-pattern contains. Writes them to `out` unless it is NULL. */
 int64_t config_hybrid_letters(const char *pattern, char *out);
 /* Returns whether the hybrid pattern contains the letter. */

@@ -96,9 +96,9 @@ UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train
   |--test-data-path text|--mock-data|--data-cache-path cache|--no-mmap-bin-files|--dataloader-type cyclic
   |--no-data-sharding|--reset-position-ids|--reset-attention-mask|--eod-mask-loss|--allow-ambiguous-pad-tokens
   |--mask-prob 0.2|--short-seq-prob 0.2|--mid-level-dataset-surplus 0.1|--eval-iters 5|--eval-interval 2
-  |--eval-global-batch-size 8|--fim-data|--fim-rate 0.2|--fim-spm-rate 0.2|--fim-split-sample x
-  |--fim-fragment-rate 0.2|--fim-no-prefix x|--fim-prefix-token x|--fim-middle-token x|--fim-suffix-token x
-  |--fim-pad-token x|--fim-eod-token x
+  |--eval-global-batch-size 8|--data-args-path x|--per-split-data-args-path x|--fim-data|--fim-rate 0.2
+  |--fim-spm-rate 0.2|--fim-split-sample x|--fim-fragment-rate 0.2|--fim-no-prefix x|--fim-prefix-token x
+  |--fim-middle-token x|--fim-suffix-token x|--fim-pad-token x|--fim-eod-token x
   |--cross-entropy-loss-fusion|--cross-entropy-fusion-impl linear|--cross-entropy-chunk-size 4
   |--log-validation-ppl-to-tensorboard|--tokenizer-hf-include-special-tokens|--mtp-num-layers 1|--mtp-use-repeated-layer
   |--mtp-loss-scaling-factor 0.2|--mtp-detach-heads|--hybrid-layer-pattern *-|--mamba-state-dim 4|--mamba-head-dim 4

@@ -78,6 +78,8 @@ def write_datasets():
     sentences = [rng.integers(0, 39, n) for n in (520, 9, 520, 7, 513, 512, 8) * 6]
     samples.write_dataset("long", sentences, [k // 5 * 7 + (0, 1, 2, 4, 5)[k % 5] for k in range(5 * 6)] + [42])
     samples.write_dataset("code", fim.documents())
+    pathlib.Path("paths").write_text("0.3 text\n0.5 more\t0.2 third\n")
+    pathlib.Path("paths.json").write_text('{"train": "2 text 1 third", "valid": [0.7, "more"], "test": null}')
     words = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(20)), *(f"##{i}" for i in range(15))]
     words.insert(9, "[PAD]")  # not 0, and inside texts too
     pathlib.Path("vocab.txt").write_text("".join(f"{word}\n" for word in words))

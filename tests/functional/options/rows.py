@@ -528,6 +528,9 @@ witnessed("attention_chunk_size no_rope_temperature_floor reset_position_ids", f
 witnessed("mock_data", "--mock-data", "data-path split")
 witnessed("data_path", "--data-path 0.3 text 0.5 more 0.2 third")
 witnessed("data_path", "--data-path more third text --split 50,30,20")
+witnessed("data_args_path", "--data-args-path paths", "data-path", witness="--data-path 0.3 text 0.5 more 0.2 third")
+witnessed("per_split_data_args_path", "--per-split-data-args-path paths.json", "data-path split",
+          witness="--train-data-path 2 text 1 third --valid-data-path more")
 witnessed("data_path", "--data-path long", families=T5)  # documents of one sentence may be long, others are omitted
 witnessed("mid_level_dataset_surplus", "--data-path 0.3 text 0.5 third 0.2 more --mid-level-dataset-surplus 1 --train-iters 12")
 witnessed("train_data_path valid_data_path test_data_path", "--train-data-path text --valid-data-path more --test-data-path third",

@@ -218,6 +218,8 @@ static const struct {
     {"timing-log-level", "0"},
     {"timing-log-option", "minmax"},
     {"eval-global-batch-size", "none"},
+    {"data-args-path", "none"},
+    {"per-split-data-args-path", "none"},
     {"eval-iters", "100"},
     {"eval-interval", "none"},
     {"recompute-granularity", "none"},

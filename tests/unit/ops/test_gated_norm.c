@@ -29,8 +29,8 @@ static int64_t drawn(int shape, uint64_t index, int64_t low, int64_t most) {
 }
 
 static void draw_shape(Shape *x, int k) {
-    const int64_t s = drawn(k, 0, 1, 20), b = drawn(k, 1, 1, 3), g = drawn(k, 2, 1, 6), w = drawn(k, 3, 1, 70),
-                  first = drawn(k, 4, 0, 9), wide = first + g * w + drawn(k, 5, 0, 9);
+    const int64_t s = drawn(k, 0, 1, 20), b = drawn(k, 1, 1, 3), g = drawn(k, 2, 1, 6),
+                  w = drawn(k, 3, 1, 70), first = drawn(k, 4, 0, 9), wide = first + g * w + drawn(k, 5, 0, 9);
     *x = (Shape){.a = {g, k % 2 ? 1e-5 : 0.3}, .s = s, .b = b, .width = w, .first = first, .wide = wide};
     snprintf(x->name, sizeof x->name, "gated norm %d", k);
     x->c = (OpCase){x->name, build, x, {X(s, b, g * w), X(s, b, wide), P(g * w)}};
