@@ -146,6 +146,7 @@ static int run(int argc, char **argv) {
 int main(int argc, char **argv) {
     FaultScope scope = {.where = "rank 0"};
     fault_scope(&scope);
+    setvbuf(stdout, NULL, _IOLBF, 0); /* a killed command's redirected output contains all lines */
     check_address_space();
     fault_on_lost_pages();
     signal(SIGXFSZ, SIG_IGN); /* writes beyond the file size limit then return an error */

@@ -513,8 +513,6 @@ Err train(const Config *c, const TokenFacts *facts, Data *data, int *stopped_by)
     Session s = {
         .config = c, .facts = facts, .start_ns = clock_ns(), .save_lock = -1, .opens = !data, .data = data};
     Err e = trainer_check(c);
-    /* line buffering, so that each line of redirected output is also written immediately */
-    setvbuf(stdout, NULL, _IOLBF, 0);
     s.signals = stop_signals_new(c);
     if (!e.code) e = world_run(c, train_rank, &s);
     stop_signals_free(s.signals);
