@@ -57,9 +57,9 @@ HOST_DEVICE static inline int exact_any_below(const ExactSum *s, int bit) {
     return (s->limb[bit / EXACT_LIMB_BITS] & ((INT64_C(1) << bit % EXACT_LIMB_BITS) - 1)) != 0;
 }
 
-/* Returns the bits of the double nearest to the magnitude. If `drop` bits are below the mantissa, the exponent field of
- * a normal number is drop + 1: the field starts as `drop`, and the mantissa's leading bit carries 1 into it. A
- * subnormal number has no leading bit. Rounding up to a power of two carries into the exponent. */
+/* Returns the bits of the double nearest to the magnitude. If `drop` bits lie below the mantissa, a normal number's
+ * exponent field is drop + 1: the field starts as `drop`, and the mantissa's leading bit carries 1 into it. A subnormal
+ * number has no leading bit. Rounding up to a power of two carries into the exponent. */
 HOST_DEVICE static inline uint64_t exact_nearest(const ExactSum *s) {
     const uint64_t infinite = UINT64_C(0x7ff) << (EXACT_MANTISSA - 1);
     const int top = exact_top_bit(s), drop = top >= EXACT_MANTISSA ? top - EXACT_MANTISSA + 1 : 0;
@@ -72,7 +72,7 @@ HOST_DEVICE static inline uint64_t exact_nearest(const ExactSum *s) {
     return bits < infinite ? bits : infinite;
 }
 
-/* Returns the bit pattern of the double that exact_value returns. The sum is invalid afterwards. */
+/* Returns the double from exact_value as a bit pattern. The sum is invalid afterwards. */
 HOST_DEVICE static inline uint64_t exact_round(ExactSum *s) {
     const uint64_t nan = UINT64_C(0x7ff8) << 48, infinite = UINT64_C(0x7ff) << (EXACT_MANTISSA - 1),
                    minus = UINT64_C(1) << 63;

@@ -43,7 +43,7 @@ void fault(const char *file, int line, const char *cond, const char *fmt, ...) {
     abort();
 }
 
-/* Sets `path` to the path of the file that is mapped at an address. */
+/* Sets `path` to the path of the file mapped at an address. */
 static void path_at(uintptr_t address, char *path, size_t size) {
     char line[600];
     FILE *maps = fopen("/proc/self/maps", "r");

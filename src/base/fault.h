@@ -1,6 +1,6 @@
 /* Handles bugs and failed hardware. CHECK prints the failed condition, its source location and the rank, and
- * then calls abort(). The abort ends all ranks that run as threads of the process. Other processes detect
- * that this process has ended, and also end. */
+ * then calls abort(). The abort ends all ranks that run as threads of the process. Other processes detect the end of
+ * this process, and then end, too. */
 #pragma once
 
 #include <setjmp.h>
@@ -24,6 +24,6 @@ FaultScope *fault_scope(FaultScope *scope);
 /* Returns the calling thread's scope, or NULL if none is installed. */
 FaultScope *fault_scope_now(void);
 
-/* Installs a handler for pages of mapped files that become unreadable. If a page becomes unreadable (because the file
- * was truncated, or its disk failed), the process ends with exit status ERR_INFRA and a message that names the file. */
+/* Installs a handler for unreadable pages of mapped files. If a file was truncated or its disk failed, the process ends
+ * with exit status ERR_INFRA and a message that names the file. */
 void fault_on_lost_pages(void);

@@ -49,8 +49,8 @@ struct Fiber {
 #endif
 };
 
-/* Four functions report stack switches to sanitizers. A leave function must be called before the switch, and
- * an enter function after the switch, on the other stack. */
+/* Four functions report stack switches to sanitizers. Call a leave function before the switch, and an enter function
+ * after it, on the other stack. */
 static void leave_caller(Fiber *f) {
     (void)f;
 #ifdef FIBER_ASAN

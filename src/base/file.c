@@ -120,7 +120,7 @@ Err file_remove(const char *path) {
 
 /* ---- writing files ---- */
 
-/* The destination of bytes that are written to a path. */
+/* The destination of bytes written to a path. */
 typedef struct Target {
     /* file to replace or create, not a symlink; NULL if bytes are written to the existing file */
     char *file;
@@ -145,7 +145,7 @@ static Err follow(const char *path, char **out) {
     return file_failed("open", path);
 }
 
-/* Returns the descriptor of stdout or stderr if one of the two is redirected to the file, otherwise -1. */
+/* Returns the descriptor of stdout or stderr if one of them is redirected to the file, and -1 otherwise. */
 static int own_output(const struct stat *file) {
     struct stat own;
     for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
@@ -196,8 +196,8 @@ static bool is_same_node(const char *a, const char *b) {
     return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Returns whether two paths to files that do not exist yet would name the same file. The files' folders may
- * also be missing. */
+/* Returns whether two paths would name the same file. Neither file exists yet, and their folders may also be
+ * missing. */
 static bool is_same_place(const char *a, const char *b) {
     char *of_a[2], *of_b[2]; /* copies of the path, because basename and dirname may change their argument */
     if (follow(a, &of_a[0]).code) return false;

@@ -36,8 +36,8 @@ bool file_is_stream(const char *path);
  * write to `path`. Returns an error if the folder of `path` is missing, if no files can be created in it, or
  * if `path` is itself a folder. */
 Err file_check_target(const char *path);
-/* Checks, without changing any file, that file_mkdirs(path) could create the folder, and that files can be
- * created in the folder. */
+/* Checks, without changing any file, that file_mkdirs(path) could create the folder, and that files could be created
+ * there. */
 Err file_check_folder(const char *path);
 /* Writes all bytes to an open descriptor. If the disk is full, returns an infra error that names `path`. */
 Err file_write_all(int fd, const char *path, const void *bytes, size_t n);

@@ -41,8 +41,7 @@ static size_t number_at(const char *text, size_t otherwise) {
     return errno || !ends || n > SIZE_MAX ? otherwise : (size_t)n;
 }
 
-/* Returns the number after `key` in the first line that begins with `key` or, if `key` is "", the number in
- * the first line. */
+/* Returns the number after `key` in the first line that begins with `key`. If `key` is "", this is the first line. */
 static size_t number_in(const char *folder, const char *name, const char *key, size_t otherwise) {
     Lines lines = lines_of(folder, name);
     const char *line = next_line(&lines);
@@ -78,8 +77,8 @@ static size_t left_of(const char *folder, const Version *v) {
     return limit > used ? limit - used : 0;
 }
 
-/* Returns the least memory left under the limits of a group and its ancestors, up to the mount point. The mount point's
- * path has length `top`. */
+/* Returns the smallest amount of memory left under the limits of a group and its ancestors up to the mount point. `top`
+ * is the length of the mount point's path. */
 static size_t left_above(char *folder, size_t top, const Version *v) {
     size_t least = left_of(folder, v);
     for (char *slash; (slash = strrchr(folder + top, '/'));) {
@@ -98,8 +97,8 @@ static bool lists(const char *list, const char *word) {
     return false;
 }
 
-/* Returns this process's group in a version's tree, from a line "number:controllers:path", or NULL if the
- * process has no group in this tree. */
+/* Returns this process's group in a version's tree, or NULL if it has none there. The group comes from a line
+ * "number:controllers:path". */
 static char *own_group(const char *root, const Version *v) {
     Lines lines = lines_of(root, "proc/self/cgroup");
     char *found = NULL;
@@ -114,8 +113,8 @@ static char *own_group(const char *root, const Version *v) {
 }
 
 /* Returns the group's path relative to a mount that shows the group `shown` as its root. The result is "" if
- * the group is not below `shown`, as in a container without a cgroup namespace. In a container, the mount
- * point then shows the container's group. */
+ * the group is not below `shown`, as in a container without a cgroup namespace. There, the mount point shows the
+ * container's group. */
 static const char *below(const char *group, const char *shown) {
     const size_t n = strcmp(shown, "/") ? strlen(shown) : 0;
     if (strncmp(group, shown, n) || (group[n] && group[n] != '/') || strstr(group, "/..")) return "";

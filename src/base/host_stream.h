@@ -6,7 +6,7 @@
 
 typedef struct HostStream HostStream;
 struct HostStream {
-    /* Adds a task. `add` is a function pointer so that a library loaded by dlopen can call the function. */
+    /* Adds a task. `add` is a function pointer so that a library loaded by dlopen can call it. */
     void (*add)(HostStream *, void (*task)(void *arg), void *arg);
 };
 

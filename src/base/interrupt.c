@@ -36,8 +36,8 @@ static void set_actions(const struct sigaction *action) {
         if (sigismember(&set, SIGNALS[i])) sigaction(SIGNALS[i], action, NULL);
 }
 
-/* Threads that libraries start before main do not inherit the signal mask. If such a thread receives the
- * signal, this handler blocks the signal in the thread and sends the signal to the process again. */
+/* Threads that libraries start before main do not inherit the signal mask. If such a thread receives the signal, this
+ * handler blocks it in the thread and sends it to the process again. */
 static void pass_on(int number, siginfo_t *info, void *context) {
     (void)info;
     sigaddset(&((ucontext_t *)context)->uc_sigmask, number);

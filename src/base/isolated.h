@@ -13,9 +13,8 @@ typedef struct Isolated {
     Str said;
 } Isolated;
 
-/* An Isolation runs fn(arg) in a separate process. The next isolation_run reuses this process if the process
- * still exists. `arg` must be in shared memory if fn writes to it, or if the caller writes to it between two
- * runs. */
+/* An Isolation runs fn(arg) in a separate process. The next isolation_run reuses this process if it still exists. `arg`
+ * must be in shared memory if fn writes to it, or if the caller writes to it between two runs. */
 typedef struct Isolation Isolation;
 Isolation *isolation_new(void (*fn)(void *arg), void *arg);
 /* Runs the function. `watch` has the same meaning as in job_pool_run. */

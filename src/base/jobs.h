@@ -1,6 +1,6 @@
-/* Runs jobs in worker processes. Each process runs its jobs sequentially. If a job faults, crashes or hangs, only
- * this job and its process end; another process runs the remaining jobs. Jobs pass results to each other in memory
- * that is shared (mmap MAP_SHARED) before the first job starts. */
+/* Runs jobs in worker processes. Each process runs its jobs sequentially. If a job faults, crashes or hangs, only that
+ * job and its process end; another process runs the remaining jobs. Jobs pass results to each other in shared memory
+ * (mmap MAP_SHARED) that is mapped before the first job starts. */
 #pragma once
 
 #include <stdbool.h>
@@ -47,17 +47,17 @@ typedef struct JobWatch {
     void *arg;
 } JobWatch;
 
-/* A pool keeps its worker processes between calls. job_pool_run runs all jobs whose end is JOB_WAITING, and reuses the
- * processes of earlier jobs where possible. `watch` may be NULL. */
+/* A pool keeps its worker processes between calls. job_pool_run runs all jobs whose `end` is JOB_WAITING, and reuses
+ * the processes of earlier jobs where possible. `watch` may be NULL. */
 typedef struct JobPool JobPool;
 JobPool *job_pool_new(Job *, int64_t n, int at_once);
 void job_pool_run(JobPool *, double deadline_s, const JobWatch *watch);
 void job_pool_free(JobPool *); /* ends the processes; NULL is allowed */
 
-/* Runs the program words[0], which is found through PATH, as in a shell. The program's arguments are words[1], ... up
- * to NULL. The program inherits all file descriptors that are not close-on-exec, and ends when this process ends.
- * Messages refer to the program as `name`. If the program fails, returns a user error that contains the last line of
- * the program's output. */
+/* Runs the program words[0], searching PATH as a shell does. The program's arguments are words[1], ... up to NULL. The
+ * program inherits all file descriptors that are not close-on-exec, and ends when this process ends. Messages refer to
+ * the program as `name`. If the program fails, returns a user error that contains the last line of the program's
+ * output. */
 Err jobs_run_program(char *const *words, const char *name, const JobWatch *watch);
 
 /* When a process is killed, the processes that it started end soon afterwards. After a call to jobs_adopt,

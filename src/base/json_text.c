@@ -24,7 +24,7 @@ static size_t scalar_bytes(const char *s) {
     return strspn(s, "+-.0123456789eE");
 }
 
-/* Writes to `text` the replacement for a value that jansson rejects. Returns false if jansson accepts the value. */
+/* Sets `text` to the replacement for a value that jansson rejects. Returns false if jansson accepts the value. */
 static bool replaced(const char *s, size_t n, char text[static 80]) {
     const double value = strtod(s, NULL);
     if (!isfinite(value)) return snprintf(text, 80, "\"%.*s\"", (int)(n < 60 ? n : 60), s), true;
@@ -73,12 +73,12 @@ static int decode(const unsigned char *p, uint32_t *code) {
     return n;
 }
 
-/* Prints a string in ASCII. Non-ASCII characters are printed as lower-case \uXXXX, with surrogate pairs, and bytes that
- * are not UTF-8 as \udcXX. */
+/* Prints a string in ASCII. Non-ASCII characters become lower-case \uXXXX, with surrogate pairs where needed, and bytes
+ * that are not UTF-8 become \udcXX. */
 static void print_string(Str *out, const char *text, size_t length) {
     static const char SHORT[] =
-        "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs of a character and the letter that follows the backslash in its
-                                    * escape sequence */
+        "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs: a character, and the letter that follows the backslash in its escape
+                                    * sequence */
     str_puts(out, "\"");
     for (const unsigned char *p = (const unsigned char *)text, *end = p + length; p < end;) {
         uint32_t c = 0;

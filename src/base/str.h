@@ -12,8 +12,8 @@ typedef struct Str {
 void str_add(Str *, const void *bytes, size_t n);
 void str_puts(Str *, const char *s);
 void str_printf(Str *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Appends at most 60 bytes of untrusted text in quotes, with unprintable bytes as \xNN, so that a message that
- * contains the text remains one short line. */
+/* Appends at most 60 bytes of untrusted text in quotes, with unprintable bytes as \xNN, so that messages with this text
+ * remain one short line. */
 void str_quote(Str *, const char *bytes, size_t n);
 void str_clear(Str *); /* sets the length to 0, but keeps the memory */
 void str_free(Str *);
@@ -24,7 +24,7 @@ typedef struct Quoted {
     char s[256];
 } Quoted;
 Quoted quote(const char *text);
-/* Like `quote`, for JSON text, in which strings already have quotes. */
+/* Like `quote`, but adds no quotes to a JSON string, because it already has them. */
 Quoted quote_json(const char *text);
 
 /* Returns the candidate with the smallest edit distance to `word`, or NULL if this distance exceeds a third of

@@ -61,15 +61,15 @@ void terminal_show(FILE *f, const char *text) {
 
 void terminal_hide(FILE *f) { fputs("\r\033[K", f); }
 
-/* Treats an unknown width as unlimited, because mpirun gives its processes terminals that have no width, and
- * may redirect their output to a file. */
+/* Treats an unknown width as unlimited, because mpirun's processes have terminals without a width, and mpirun may
+ * redirect their output to a file. */
 int terminal_width(FILE *f) {
     const int known = terminal_is_live(f) ? known_columns(f) : 0;
     return known ? known : INT_MAX;
 }
 
-/* Returns the number of bytes of a line that precede the best line break. The break is after the first `least`
- * bytes and, if possible, within `room` columns. */
+/* Returns how many bytes of a line to print before a break: more than `least` and, if possible, no more than fit into
+ * `room` columns. */
 static size_t break_at(const char *line, size_t length, size_t least, int room) {
     const size_t fits = terminal_fit(line, room);
     if (fits >= length) return length;

@@ -22,8 +22,8 @@ void terminal_hide(FILE *);
 /* Returns a live terminal's number of columns. Returns INT_MAX (no limit) if the terminal is not live or its number of
  * columns is unknown. */
 int terminal_width(FILE *);
-/* Breaks lines longer than `width` at a blank, or after a | in a list of choices, and indents the remaining text. Words
- * that are longer than `width` are not broken. */
+/* Breaks lines longer than `width` at blanks, or after a | in a list of choices, and indents the continuation lines.
+ * Words that are longer than `width` are not broken. */
 void terminal_fold(const char *text, int width, Str *out);
 /* Formats lines of tab-separated cells as a table with right-aligned columns. Columns that do not fit the width are
  * printed below the others, after a repeated first column. */

@@ -1,5 +1,5 @@
-/* Text from outside the program must be UTF-8 without NUL. All code that reads text must check the text with
- * the functions in this file. */
+/* Text from outside the program must be UTF-8 without NUL. All code that reads text must check it with the functions in
+ * this file. */
 #pragma once
 
 #include <stdbool.h>

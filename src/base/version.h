@@ -3,9 +3,8 @@
 
 const char *isotron_version(void); /* such as "0.1.0" */
 /* Returns the commit from which the program was built: 12 hexadecimal digits, followed by "-dirty" if tracked
- * files had changes, or "unknown" if it was built outside a repository. isotron_commit is in a separate
- * library, `commit`, which is linked only by train and the layers above train. The other layers therefore
- * need not be relinked after a commit. */
+ * files had changes, or "unknown" if it was built outside a repository. isotron_commit is in a separate library,
+ * `commit`, so that after a commit only train and the layers above it are relinked. */
 const char *isotron_commit(void);
 const char *isotron_compiler(void);  /* such as "GNU 12.2.0" */
 const char *isotron_flags(void);     /* such as "-O3 -g -march=native" */

@@ -7,9 +7,9 @@
 
 #include "base/host_device.h"
 
-/* Row i contains sequence position at[j / chunk] + j % chunk, where j = first + i. The slice consists of two
- * chunks' rows in ascending order, without the first `first` rows. If `chunk` is 0, row i contains position
- * first + i. */
+/* Row i contains sequence position at[j / chunk] + j % chunk, where j = first + i. The slice consists of the two
+ * chunks' rows in ascending order, except the first `first` rows. If `chunk` is 0, row i contains position first +
+ * i. */
 typedef struct SequenceSlice {
     int64_t first, chunk, at[2];
 } SequenceSlice;
@@ -27,7 +27,7 @@ HOST_DEVICE static inline int64_t slice_position(const SequenceSlice *s, int64_t
     return s->chunk ? s->at[j / s->chunk] + j % s->chunk : j;
 }
 
-/* Returns how many rows, starting at `row` and at most n, have consecutive positions. */
+/* Returns how many rows from `row` on, up to n, have consecutive positions. */
 HOST_DEVICE static inline int64_t slice_run(const SequenceSlice *s, int64_t row, int64_t n) {
     const int64_t left = s->chunk ? s->chunk - (s->first + row) % s->chunk : n;
     return left < n ? left : n;

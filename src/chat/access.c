@@ -43,8 +43,8 @@ static Value loop_attribute(const Loop *l, Value name) {
     return (Value){0};
 }
 
-/* Returns whether the sandbox hides the method with this name because the method changes the value. As in
- * Jinja, a dict key that has a hidden method's name is also hidden. */
+/* Returns whether the sandbox hides the method with this name. It hides methods that change the value and, as in Jinja,
+ * dict keys with the same names. */
 static bool is_hidden(Value of, Value name) {
     static const char *const DICT[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
     for (const char *const *p = DICT; of.type == VALUE_DICT && *p; p++)
@@ -121,7 +121,7 @@ Value access_item(Machine *m, Value of, Value key) {
 
 /* ---- slices ---- */
 
-/* Converts index i, which counts from the end if negative, to a position from `least` to `most`. */
+/* Converts index i, which counts from the end if negative, to a position in [least, most]. */
 static int64_t clamp(int64_t i, int64_t n, int64_t least, int64_t most) {
     if (i < 0) i = i < -n ? -1 : i + n;
     return i < least ? least : i > most ? most : i;

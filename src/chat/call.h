@@ -48,8 +48,8 @@ typedef struct Callable {
 } Callable;
 
 const Builtin *builtin_find(const Builtin *table, Value name);
-/* Assigns the arguments to the parameters and runs the function. `kind` is what messages call the function, such as
- * "filter". */
+/* Assigns the arguments to the parameters and runs the function. `kind` is the function's description in messages, such
+ * as "filter". */
 Value builtin_call(Machine *, const char *kind, const Builtin *, const CallArgs *);
 /* Apply a filter or a test. An unknown name is an error. */
 Value filter_apply(Machine *, Value name, const CallArgs *);
@@ -59,7 +59,7 @@ bool test_apply(Machine *, Value name, const CallArgs *);
 
 Value access_attribute(Machine *, Value of, Value name); /* of.name */
 Value access_item(Machine *, Value of, Value key);       /* of[key] */
-/* Returns of[from:to:step]. An omitted bound is none. */
+/* Returns of[from:to:step]. An omitted bound is passed as none. */
 Value access_slice(Machine *, Value of, Value from, Value to, Value step);
 
 /* ---- operators.c ---- */

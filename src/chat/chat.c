@@ -49,7 +49,7 @@ static int is_template(const struct dirent *entry) {
     return n > 6 && !strcmp(entry->d_name + n - 6, ".jinja");
 }
 
-/* Reads chat_template.jinja, and each NAME.jinja in additional_chat_templates/. */
+/* Reads chat_template.jinja and every NAME.jinja in additional_chat_templates/. */
 static Err read_files(Chat *c) {
     char *path = mem_printf("%s/chat_template.jinja", c->folder),
          *more = mem_printf("%s/additional_chat_templates", c->folder);
@@ -137,8 +137,8 @@ static const Named *find(const Chat *c, const char *name) {
     return NULL;
 }
 
-/* Finds a template. If `name` is NULL, finds the template for tools (if `tools` is true and such a template
- * exists) or the default template. */
+/* Finds a template. If `name` is NULL, finds the template for tools if `tools` is true and such a template exists, and
+ * otherwise the default template. */
 static const Named *find_for(const Chat *c, const char *name, bool tools) {
     const Named *named = tools && !name ? find(c, "tool_use") : NULL;
     return named ? named : find(c, name ? name : "default");
@@ -165,7 +165,7 @@ static Err no_template(const Chat *c, const char *name) {
     return e;
 }
 
-/* Returns whether the request contains the text of a template instead of a name. */
+/* Returns whether the request contains a template's text instead of its name. */
 static bool is_text(const Chat *c, const ChatRequest *r) {
     return r->template && strchr(r->template, '{') && !find(c, r->template);
 }

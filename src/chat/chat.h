@@ -11,8 +11,8 @@
 typedef struct Chat Chat;
 
 /* Reads the templates in the folder of the tokenizer `model`: chat_template.jinja and the files in
- * additional_chat_templates/ or, if these do not exist, "chat_template" in tokenizer_config.json. Sets *out to NULL if
- * there is no template. Errors name local files. The tokenizer must outlive the result. */
+ * additional_chat_templates/, or "chat_template" in tokenizer_config.json if there are no such files. Sets *out to NULL
+ * if there is no template. Errors name local files. The tokenizer must outlive the result. */
 Err chat_open(const char *model, const Tokenizer *, Chat **out);
 void chat_free(Chat *); /* the argument may be NULL */
 
@@ -27,7 +27,7 @@ typedef struct ChatRequest {
     bool add_generation_prompt; /* whether the text ends with the beginning of a new answer */
     /* whether the text ends inside the last message, so that the model continues it */
     bool continue_final_message;
-    bool local; /* whether an error of a template names its file, which clients of a server must not see */
+    bool local; /* whether a template's errors name its file; a server's clients must not see the name */
 } ChatRequest;
 
 /* Reads a request from a list of messages, or from an object that contains "messages" and any of "tools", "documents",

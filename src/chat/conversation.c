@@ -13,7 +13,7 @@ static bool is_list_of_objects(const json_t *json) {
     return json_is_array(json);
 }
 
-/* The maximum nesting depth of a request's values; printing a value nests function calls equally deeply. */
+/* The maximum nesting depth of a request's values. Printing a value needs one nested function call per level. */
 enum { DEEPEST = 400 };
 
 static int64_t nesting(const json_t *json) {
@@ -135,7 +135,7 @@ static json_t *normal_message(const json_t *message) {
 
 static const char TAG[] = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/* Appends TAG to the last text in the last message, and sets *text to this text without the tag. If there is no text,
+/* Appends TAG to the last text in the last message, and sets *text to the text without the tag. If there is no text,
  * leaves *text unchanged. */
 static void tag_last(json_t *messages, Str *text) {
     const size_t last = json_array_size(messages) - 1;

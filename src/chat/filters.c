@@ -35,8 +35,8 @@ static Value trim(Machine *m, const CallArgs *a) {
     return string_strip(m, value_text(m, a->at[0]), a->at[1], STRIP_LEFT | STRIP_RIGHT);
 }
 
-/* Writes the first character of each word in upper case, even if it has a title case, and the others in lower case. A
- * word begins after whitespace or after any of the characters - ( { [ <. */
+/* Writes the first character of each word in upper case, not title case, and the others in lower case. A word begins
+ * after whitespace or after any of the characters - ( { [ <. */
 static Value title(Machine *m, const CallArgs *a) {
     const Value text = value_text(m, a->at[0]);
     Str out = {0};
@@ -286,8 +286,7 @@ static Value items(Machine *m, const CallArgs *a) {
 
 /* ---- items by attribute ---- */
 
-/* Converts a part of a path to an integer if the part consists of digits. Otherwise, returns the part as a
- * string. */
+/* Converts a component of a path to an integer if it consists of digits. Otherwise, returns it as a string. */
 static Value path_part(Value part) {
     int64_t i = 0;
     for (size_t k = 0; k < part.n; k++) {
@@ -297,8 +296,8 @@ static Value path_part(Value part) {
     return part.n ? value_int(i) : part;
 }
 
-/* Returns the value at a path, which is a string such as "function.name" or an index. Replaces every undefined value on
- * the path with the fallback, unless the fallback is VALUE_MISSING. */
+/* Returns the value at a path: a string such as "function.name", or an index. Replaces every undefined value on the
+ * path with the fallback, unless the fallback is VALUE_MISSING. */
 static Value path_or(Machine *m, Value v, Value path, Value fallback) {
     if (path.type != VALUE_STRING) {
         if (given(path)) v = access_item(m, v, path);
@@ -316,7 +315,7 @@ static Value path_or(Machine *m, Value v, Value path, Value fallback) {
 
 static Value at_path(Machine *m, Value v, Value path) { return path_or(m, v, path, (Value){0}); }
 
-/* Returns the arguments for a call on an item: the item, followed by argument `from` and all later arguments. */
+/* Returns the arguments for a call on an item: the item, then the arguments from `from` on. */
 static CallArgs after_item(Machine *m, const CallArgs *a, size_t from) {
     const size_t n = a->n > from ? a->n - from : 0;
     Value *at = machine_take(m, (n + 1) * sizeof *at);

@@ -91,8 +91,8 @@ static void add_data(Lexer *l, size_t end, char sign, bool is_print) {
     advance(l, end);
 }
 
-/* Skips the end of a block, which is +%}, or -%} and whitespace, or %} and a newline. Returns false if the
- * block does not end here. */
+/* Skips the end of a block: +%}, -%} with the whitespace after it, or %} with the newline after it. Returns false if
+ * the block does not end here. */
 static bool skip_end(Lexer *l, size_t at, const char *end, bool plus, bool trim) {
     const char sign = at < l->n ? l->s[at] : '\0';
     const bool is_signed = sign == '-' || (plus && sign == '+');
@@ -150,7 +150,7 @@ static void lex_raw(Lexer *l) {
 /* ---- tokens of a tag ---- */
 
 static void lex_escape_character(Lexer *l, Str *out, size_t *at) {
-    /* pairs of the letter after a backslash and the character that this escape sequence represents */
+    /* pairs: the letter after a backslash, and the character that the escape sequence represents */
     static const char NAMES[] = "\\\\''\"\"a\ab\bf\fn\nr\rt\tv\v";
     const char c = l->s[*at];
     for (int i = 0; NAMES[i]; i += 2)

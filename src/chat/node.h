@@ -77,7 +77,7 @@ typedef struct TreeNode {
     Value value;
     struct TreeNode *a, *b, *c;
     TreeNodes list, other;
-    TreeNodes params; /* NODE_KEYWORDs of a macro, whose `a` is the default or NULL; NODE_SETs of a scope */
+    TreeNodes params; /* a macro's NODE_KEYWORDs, with the default or NULL as `a`; a scope's NODE_SETs */
 } TreeNode;
 
 enum { PARSER_DEEPEST = 200 }; /* maximum number of nested expressions and blocks */

@@ -269,7 +269,7 @@ static TreeNode *filter(Parser *p, TreeNode *of) {
     return node;
 }
 
-/* Returns whether the token begins a test's operand without brackets, as in `x is divisibleby 3`. */
+/* Returns whether the token begins a test's unbracketed operand, as in `x is divisibleby 3`. */
 static bool begins_operand(const Token *t) {
     if (t->type == TOKEN_NAME)
         return !token_is(t, TOKEN_NAME, "else") && !token_is(t, TOKEN_NAME, "or") &&

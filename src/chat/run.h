@@ -6,10 +6,10 @@
 /* ---- evaluate.c ---- */
 
 Value chat_evaluate(Machine *, Scope *, const TreeNode *);
-/* Evaluates a call's arguments. `first` is the first argument unless it is VALUE_MISSING. */
+/* Evaluates a call's arguments. Unless `first` is VALUE_MISSING, it is the first argument. */
 CallArgs chat_evaluate_args(Machine *, Scope *, const TreeNodes *, Value first);
-/* Applies NODE_FILTERs. The innermost filter is applied to `input` unless the template gives this filter an
- * operand. */
+/* Applies NODE_FILTERs. The innermost filter is applied to its operand in the template or, if it has none, to
+ * `input`. */
 Value chat_evaluate_filters(Machine *, Scope *, const TreeNode *, Value input);
 
 /* ---- execute.c ---- */

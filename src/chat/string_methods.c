@@ -113,8 +113,8 @@ static Value find_position(Machine *m, const CallArgs *a, bool last, bool requir
                               : text.s;
     if (!at && required) machine_fail(m, "index: the text does not contain the argument; use find");
     if (!at) return value_int(-1);
-    /* The searched slice is a copy, so its offset in the whole string must be added. If the argument is an
-     * empty string, Python returns the slice's offset. */
+    /* The searched slice is a copy, so its offset in the string must be added. For an empty argument, Python returns
+     * this offset. */
     int64_t from =
         a->at[2].type == VALUE_MISSING || a->at[2].type == VALUE_NONE ? 0 : int_argument(m, a, 2, 0);
     const int64_t n = value_length(m, a->at[0]);

@@ -83,7 +83,7 @@ static unsigned named_type(const json_t *name) {
     return ANY;
 }
 
-/* Returns the definition in the schema `root` that a $ref names, or NULL. */
+/* Returns the definition that a $ref names in the schema `root`, or NULL if there is none. */
 static const json_t *definition(const json_t *root, const char *name) {
     static const char *const PLACES[] = {"$defs", "definitions"};
     for (size_t i = 0; i < 2; i++) {
@@ -118,8 +118,8 @@ bool tool_takes_text(const json_t *parameters, const json_t *schema) {
     return types_of(parameters, schema, 0) & IS_STRING;
 }
 
-/* Returns the value of an argument whose text is between tags. A string is not quoted there. Other values are JSON, in
- * which some models write Python's constants. */
+/* Returns the value of an argument from the text between its tags. A string has no quotes. Other values are JSON, but
+ * some models write Python's constants in it. */
 static json_t *typed(const json_t *parameters, const json_t *schema, const char *s, size_t n) {
     static const char *const PYTHON[] = {"True", "true", "False", "false", "None", "null"};
     const unsigned types = types_of(parameters, schema, 0);
@@ -221,7 +221,7 @@ static bool read_arguments(const ToolTags *t, const json_t *parameters, const ch
     return true;
 }
 
-/* Adds a call with tags. A call without a last tag ends where the text ends. */
+/* Adds a call with tags. Without its last tag, a call ends where the text ends. */
 static bool read_tagged(const ToolTags *t, const json_t *tools, const char **s, size_t *n, json_t *calls) {
     const char *name = *s;
     size_t length = 0;

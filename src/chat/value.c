@@ -228,7 +228,7 @@ bool value_true(Value v) {
     }
 }
 
-/* Compares an integer with a double exactly. Returns < 0, 0 or > 0, or 2 if the double is a NaN. */
+/* Compares an integer with a double exactly. Returns -1, 0 or 1, or 2 if the double is a NaN. */
 static int mixed_order(int64_t i, double f) {
     if (isnan(f)) return 2;
     if (f >= 9223372036854775808.0) return -1;

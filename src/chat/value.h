@@ -107,8 +107,8 @@ Quoted value_quote(Value);          /* the quoted string, for messages */
 /* value_is_int returns whether Python treats the value as an integer, and value_whole returns the integer. */
 static inline bool value_is_int(Value v) { return v.type == VALUE_INT || v.type == VALUE_BOOL; }
 static inline int64_t value_whole(Value v) { return v.type == VALUE_BOOL ? v.b : v.i; }
-/* Returns an integer argument, or the fallback if the argument is none or missing. `needs` is the start of the error
- * message for any other type, such as "range needs integers". */
+/* Returns an integer argument, or the fallback if the argument is none or missing. `needs`, such as "range needs
+ * integers", begins the error message for any other type. */
 int64_t value_integer(Machine *, Value, int64_t fallback, const char *needs);
 /* Reports the use of an undefined value. */
 void value_fail_undefined(Machine *, Value);
