@@ -64,14 +64,13 @@ typedef struct CkptSaveOptions {
 Err ckpt_save(const char *dir, const CkptSaveOptions *, Comm *, const Registry *, const CkptItem *,
               int n_items, const json_t *state);
 
-/* Saves in the background (--async-save). ckpt_save_start copies the data that this rank stores to host
- * memory, and a thread writes the copy. ckpt_save_finish waits for the thread, publishes the checkpoint, and
- * always frees the CkptSaving. Only one save may write into a folder at a time. If ckpt_save_start fails,
- * *out is NULL. */
+/* Saves in the background (--async-save). ckpt_save_start copies this rank's data to host memory, and a thread writes
+ * the copy. ckpt_save_finish waits for the thread, publishes the checkpoint, and always frees the CkptSaving. Only one
+ * save may write into a folder at a time. If ckpt_save_start fails, *out is NULL. */
 typedef struct CkptSaving CkptSaving;
 Err ckpt_save_start(const char *dir, const CkptSaveOptions *, Comm *, const Registry *, const CkptItem *,
                     int n_items, const json_t *state, CkptSaving **out);
-/* Returns whether all ranks' writer threads have finished, in which case ckpt_save_finish does not wait. */
+/* Returns whether the writer threads of all ranks have finished; if so, ckpt_save_finish does not wait. */
 bool ckpt_save_is_written(const CkptSaving *);
 Err ckpt_save_finish(CkptSaving *);
 /* Returns the size of the copy that ckpt_save_start makes on this rank. */
@@ -81,11 +80,11 @@ int64_t ckpt_save_bytes(const Registry *, const CkptItem *, int n_items);
  * descriptor, which the caller must close at the end, or -1 after an error. */
 Err ckpt_lock(const char *dir, int *lock);
 
-/* An open checkpoint, whose manifest is valid, and whose files exist and have the correct sizes. */
+/* An open checkpoint. Its manifest is valid, and its files exist and have the correct sizes. */
 typedef struct Ckpt Ckpt;
 
-/* Sets *iteration to the iteration in the tracker file or, if there is no tracker file, to the iteration of the
- * newest checkpoint. If no checkpoint exists, sets *iteration to -1. */
+/* Sets *iteration to the iteration in the tracker file, to that of the newest checkpoint if there is no tracker file,
+ * or to -1 if no checkpoint exists. */
 Err ckpt_latest(const char *dir, int64_t *iteration);
 /* Returns the error for a folder without a checkpoint. */
 Err ckpt_missing(const char *dir);
@@ -97,10 +96,10 @@ Err ckpt_locate(const char *path, char **dir, int64_t *iteration);
  * free(). */
 Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n);
 /* Opens the checkpoint for `iteration`, or the checkpoint that ckpt_latest finds if `iteration` is -1. If a checkpoint
- * is damaged, errors from this function, ckpt_verify, ckpt_load and ckpt_digest name the newest intact checkpoint. After
- * an error, *out is NULL. */
+ * is damaged, errors from this function, ckpt_verify, ckpt_load and ckpt_digest name the newest intact checkpoint.
+ * After an error, *out is NULL. */
 Err ckpt_open(const char *dir, int64_t iteration, Comm *, Ckpt **out);
-/* Sets what ckpt_load's errors advise if a tensor does not fit the model. By default, they advise options. */
+/* Sets the advice in ckpt_load's errors about tensors that do not fit the model. The default advice names options. */
 void ckpt_set_remedy(Ckpt *, const char *remedy);
 void ckpt_close(Ckpt *);
 /* Returns the manifest, which contains the iteration, the state and all tensors. The checkpoint owns the

@@ -149,8 +149,8 @@ Err ckpt_lock(const char *dir, int *lock) {
     return ERR_OK;
 }
 
-/* Removes all folders with this suffix. Renames are made durable first, because a power failure could
- * otherwise undo a rename after files were deleted, and a checkpoint would lack files. */
+/* Removes all folders with this suffix. Makes renames durable first: otherwise, a power failure could undo a rename
+ * after files were deleted, and a checkpoint would lack files. */
 static Err remove_all(const char *dir, const char *suffix) {
     int64_t *all, n;
     Err e = list(dir, suffix, &all, &n);

@@ -46,7 +46,7 @@ static int64_t first_not_less(const Manifest *m, const CkptTensor *key) {
     return low;
 }
 
-/* Returns what to do about a tensor that does not fit the model. */
+/* Returns the advice for errors about tensors that do not fit the model. */
 static const char *remedy(const Ckpt *c) {
     return c->remedy ? c->remedy
                      : "use a checkpoint of the same model, or use the checkpoint's options "
@@ -131,8 +131,7 @@ static bool knows_fp8_state(const Plan *plan) {
     return false;
 }
 
-/* Returns an error if the checkpoint contains tensors that no rank has. The function returns the same error
- * on all ranks. */
+/* Returns an error, the same on all ranks, if the checkpoint contains tensors that no rank has. */
 static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) {
     const Ckpt *c = plan->ckpt;
     const Manifest *m = &c->manifest;

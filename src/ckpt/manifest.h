@@ -65,7 +65,7 @@ void manifest_print(const Manifest *, const char *entries, size_t n, Str *out);
  * error. */
 Err manifest_parse(Manifest *out, const char *path, const char *text, size_t n);
 
-/* Compares two tensors by (suffix, name, part, offset), for qsort. */
+/* Compares two tensors by (suffix, name, part, offset). For use with qsort. */
 int ckpt_tensor_order(const void *, const void *);
 bool ckpt_same_part(const CkptTensor *, const CkptTensor *);
 /* Describes a tensor in error messages: "'decoder.final_layernorm.weight.exp_avg' (whole)". */

@@ -202,8 +202,8 @@ static bool is_open(const Safetensors *s, const char *name) {
     return false;
 }
 
-/* Opens the files that an index lists, {"weight_map": {tensor: file}}. The files must contain exactly the
- * tensors in the index. */
+/* Opens the files that the index {"weight_map": {tensor: file}} lists. They must contain exactly the tensors in the
+ * index. */
 static Err open_mapped(Safetensors *s, const char *path, const json_t *map) {
     if (!json_object_size(map)) return err_user("'%s' has no weight_map; download it again", path);
     const char *slash = strrchr(path, '/'), *tensor;

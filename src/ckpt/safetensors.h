@@ -11,8 +11,7 @@ typedef struct SafeTensor {
     const char *name;
     Tensor tensor; /* contiguous; read-only after safetensors_open. A scalar has the shape [1] */
     bool scalar;   /* whether the tensor has no dimensions in the file */
-    /* The dtype's name if the dtype is not supported; `tensor` then contains the raw bytes. NULL if the dtype is
-     * supported. */
+    /* The name of an unsupported dtype; `tensor` then contains the raw bytes. NULL if the dtype is supported. */
     const char *unread;
 } SafeTensor;
 
@@ -41,8 +40,8 @@ const Tensor *safetensors_find(const Safetensors *, const char *name);
 /* Returns the name that the file uses for a tensor's dtype. safetensors_find must have returned the tensor. */
 const char *safetensors_dtype(const Tensor *);
 
-/* Returns the bytes of tensors[i], which are valid until the next call. With a function of this type, a caller
- * can write a file whose tensors do not all fit in memory. */
+/* Returns the bytes of tensors[i], which are valid until the next call. Such a function makes it possible to write a
+ * file whose tensors do not all fit in memory. */
 typedef const void *SafeBytesFn(void *arg, int64_t i);
 /* Writes a file and replaces `path` atomically. Tensors must be contiguous. If `bytes` is not NULL, it provides the
  * tensors' data. Tensors are written in the safetensors library's order: widest dtype first, then by name. The same

@@ -8,8 +8,8 @@
 int64_t held_boxes(const Param *, int part, const CkptItem *, Box **boxes);
 /* Returns the index in item->flat of the part's element [row, column], which must be in one of the boxes. */
 int64_t held_at(const Param *, int part, const CkptItem *, int64_t row, int64_t column);
-/* Returns how many of the box's rows, starting at `row`, are contiguous in item->flat. The result is at least
- * 1; otherwise, it is limited so that the rows occupy at most VIEW_BYTES bytes. */
+/* Returns how many of the box's rows from `row` on are contiguous in item->flat, up to the number that fits into
+ * VIEW_BYTES bytes, but at least 1. */
 int64_t held_run(const Param *, int part, const CkptItem *, const Box *, int64_t row);
 /* Returns whether the item contains elements of this parameter. A parameter that is not trained has no optimizer
  * state. */

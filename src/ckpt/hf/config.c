@@ -51,7 +51,7 @@ static const HfRow *dense_row(const HfRow *const *rows, int n) {
     return latent ? first : NULL;
 }
 
-/* Returns whether the file of a type that can have experts describes a model without them. Sets r->lacks_mamba. */
+/* Returns whether the file describes a model without experts. The type must allow experts. Sets r->lacks_mamba. */
 static bool reads_dense(HfReader *r) {
     const HfRow *first = dense_row(r->rows, r->num_rows), *hybrid = hf_hybrid_row(r->rows, r->num_rows);
     if (first) return hf_get_count(r, first->key, (int64_t)first->fallback) >= hf_get_layers(r);
@@ -218,8 +218,8 @@ static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, c
     return w.family;
 }
 
-/* Counts the values implied by the type that differ from the model's values. A different model family counts as more
- * than all other differences together. A type without a row for --model describes a GPT. */
+/* Counts the values that the type implies but the model does not have. A different model family counts as more than all
+ * other differences together. A type without a row for --model describes a GPT. */
 static int count_unlike(const HfType *t, const Config *filled) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
@@ -239,8 +239,8 @@ static int count_unlike(const HfType *t, const Config *filled) {
     return unlike;
 }
 
-/* Returns an error if the type belongs to another model family, or if only one of the type and the model has
- * experts. */
+/* Returns an error if the type belongs to another model family, or if either the type or the model has experts and the
+ * other does not. */
 static Err check_kind(const HfType *t, const Config *c) {
     const HfRow *rows[HF_MOST_ROWS];
     const char *family = ModelFamily_spellings[MODEL_gpt], *own = ModelFamily_spellings[c->model];

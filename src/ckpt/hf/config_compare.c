@@ -9,7 +9,7 @@
 #include "ckpt/hf/config.h"
 #include "ckpt/hf/form.h"
 
-/* Returns a copy of the list in which each number is printed with the fewest digits. */
+/* Returns a copy of the list with each number printed in as few digits as possible. */
 static TextList plain_numbers(Arena *arena, const TextList *list) {
     TextList plain = {arena_alloc(arena, (size_t)list->count * sizeof *plain.at), list->count};
     for (int64_t i = 0; i < list->count; i++) {
@@ -21,8 +21,7 @@ static TextList plain_numbers(Arena *arena, const TextList *list) {
     return plain;
 }
 
-/* Resets latent attention's options for models without latent attention, in which these options have no
- * effect. */
+/* For models without latent attention, resets its options, which have no effect. */
 static void plain_latents(Config *c, const Config *fresh) {
     if (!c->multi_latent_attention) {
         c->q_lora_rank = fresh->q_lora_rank, c->kv_lora_rank = fresh->kv_lora_rank;
@@ -53,8 +52,8 @@ static void plain_hybrid(Config *c, const Config *fresh) {
     c->mamba_dt_min = fresh->mamba_dt_min;
 }
 
-/* Resets Gated DeltaNet's options for models without such layers. Without a hybrid pattern, each model has one pattern of
- * layers. */
+/* Writes linear_attention_freq as a list, and resets options of Gated DeltaNet and gates that the model's layers do not
+ * use. */
 static void plain_delta_net(Config *c, const Config *fresh, Arena *arena) {
     bool listed = false;
     for (int64_t i = 0; i < c->num_layers; i++) listed |= c->derived.layer_linear[i];

@@ -7,7 +7,7 @@
 #include "base/str.h"
 #include "models/model.h"
 
-/* A tokenizer file: a copy of `from`, or the given content. */
+/* A tokenizer file, either copied from `from` or with the given content. */
 typedef struct HfFile {
     char *from;       /* path of the file to copy, or NULL to write `content` */
     const char *name; /* name of the file in the folder */

@@ -14,8 +14,9 @@ typedef struct HfReader {
     const char *path;
     const HfRow *const *rows;
     int num_rows;
-    Str *out;           /* the resulting lines `name = value` */
-    bool lacks_mamba;   /* whether a type that can have Mamba-2 layers describes a model without them */
+    Str *out; /* the resulting lines `name = value` */
+    bool
+        lacks_mamba; /* whether the file describes a model without Mamba-2 layers, although its type allows them */
     int64_t windowed;   /* number of layers that have a window; set by the WINDOWS row */
     json_t *usual_rope; /* the SCALED row's object; NULL until it is read */
     Err err;
@@ -28,7 +29,7 @@ typedef struct HfWriter {
     HfFamily family;      /* family for the tensors' names: the type's family, unless a form changes it */
 } HfWriter;
 
-/* A pair of functions that read and write a row. NULL means that there is nothing to read or write. */
+/* Two functions: one reads a row, and one writes it. NULL means that there is nothing to read or write. */
 struct HfForm {
     void (*read)(HfReader *, const HfRow *);
     void (*write)(HfWriter *, const HfRow *);
@@ -98,8 +99,8 @@ int64_t hf_get_count(HfReader *, const char *key, int64_t fallback);
 double hf_get_real(HfReader *, const json_t *in, const char *key, double fallback);
 bool hf_get_flag(HfReader *, const json_t *in, const char *key, bool fallback);
 const char *hf_get_text(HfReader *, const json_t *in, const char *key, const char *fallback);
-/* Returns the integer in config.json that determines `option` for this model type. Finds the type's row for that
- * option, and reads the row's key. */
+/* Returns the integer that determines `option` in config.json: finds this model type's row for the option, and reads
+ * the row's key. */
 int64_t hf_get_option(HfReader *, int option);
 /* Returns n times the size that hf_get_option returns. The product must be within the range of the row's
  * option. If the product is outside this range, the error names the row's key if present, and otherwise the
@@ -107,12 +108,12 @@ int64_t hf_get_option(HfReader *, int option);
 int64_t hf_get_multiple(HfReader *, const HfRow *, int64_t n, int option);
 /* Returns the number of layers. Returns an error if the number exceeds the maximum of --num-layers. */
 int64_t hf_get_layers(HfReader *);
-/* Returns the row that lists the layers of a hybrid model, or NULL if the type has no such row. */
+/* Returns the row that lists a hybrid model's layers, or NULL if the type has no such row. */
 const HfRow *hf_hybrid_row(const HfRow *const *rows, int n);
 /* Appends the letters of the layers that the row describes. Returns false if a layer is not supported. */
 bool hf_hybrid_letters(HfReader *, const HfRow *, Str *);
-/* Returns an array, owned by the caller, that states for each layer whether the key's list contains its number. If there
- * is no key or no list, all values are false. */
+/* Returns an array that states, for each layer, whether the key's list contains the layer's number. If there is no key
+ * or no list, all values are false. The caller frees the array. */
 bool *hf_get_listed_layers(HfReader *, const char *key, int64_t layers);
 /* Returns whether layer i has a rotation. Returns true if the type has no rotated_layers row. */
 bool hf_is_rotated(HfReader *, int64_t i);

@@ -24,8 +24,7 @@ const char *hf_bert_head(const Config *c) {
     return c->bert_binary_head ? PRETRAINING : MASKED;
 }
 
-/* Sets the option according to the class name; hf_config_fit_heads later corrects the option according to the
- * tensors. */
+/* Sets the option according to the class name; hf_config_fit_heads later corrects it according to the tensors. */
 static void bert_heads_read(HfReader *r, const HfRow *row) {
     hf_set_flag(r, row->option, strcmp(head_of(r), MASKED) != 0);
 }

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "ckpt/hf/form.h"
 
-/* Reads the number of experts, for which transformers uses two names. If a file contains both, the second takes
+/* Reads the number of experts, which has two names in transformers. If a file contains both, the second takes
  * precedence. */
 static void experts_read(HfReader *r, const HfRow *row) {
     const char *key = hf_member(r, NULL, row->word) ? row->word : row->key;
@@ -28,8 +28,8 @@ static void expert_width_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->moe_ffn_hidden_size);
 }
 
-/* Rejects a single expert per token. With one expert, transformers would divide the expert's sigmoid by itself, which
- * gives 1, whereas Isotron keeps the sigmoid. */
+/* Rejects a single expert per token: transformers would divide the expert's sigmoid by itself, which gives 1, but
+ * Isotron keeps the sigmoid. */
 static void several_experts_read(HfReader *r, const HfRow *row) {
     (void)row;
     if (hf_get_option(r, OPTION_moe_router_topk) == 1)
@@ -186,7 +186,7 @@ static void sparse_layers_read(HfReader *r, const HfRow *row) {
     set_moe_layers(r, 0, INT64_MAX, hf_get_size(r, row->key, (int64_t)row->fallback), "mlp_only_layers");
 }
 
-/* Returns the indices of the MoE layers or, if `moe` is false, of the dense layers. */
+/* Returns the indices of the MoE layers if `moe` is true, and otherwise those of the dense layers. */
 static json_t *layer_numbers(const Config *c, bool moe) {
     json_t *list = json_array();
     for (int64_t i = 0; i < c->num_layers; i++)
@@ -216,8 +216,8 @@ static void moe_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, layer_numbers(w->config, true));
 }
 
-/* Reads the number of the first layer that has experts. Other keys contain the number of the last layer with experts
- * (-1 means the model's last layer), and the interval between layers with experts. */
+/* Reads the number of the first layer with experts. Other keys contain the number of the last such layer (-1 means the
+ * model's last layer) and the interval between such layers. */
 static void layer_range_read(HfReader *r, const HfRow *row) {
     static const char end[] = "moe_layer_end_index";
     const json_t *last = hf_member(r, NULL, end);

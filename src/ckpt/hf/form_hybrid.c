@@ -21,8 +21,8 @@ static char letter_of(const char *name) {
     return 0;
 }
 
-/* Nemotron-H's first files contain a pattern of letters instead of a list. Without either, transformers would use a
- * model of four layers. */
+/* Nemotron-H's first files contain a pattern of letters instead of a list. With neither, transformers would use a model
+ * of four layers. */
 static const char PATTERN[] = "hybrid_override_pattern", EXPERTS[] = "num_local_experts";
 
 static bool nemotron_letters(HfReader *r, const HfRow *row, Str *out) {
@@ -44,7 +44,7 @@ static void add_pairs(const bool *attention, int64_t layers, char second, Str *o
     for (int64_t i = 0; i < layers; i++) str_printf(out, "%c%c", attention[i] ? '*' : 'M', second);
 }
 
-/* Reads Bamba's list of the layers that have attention. */
+/* Reads Bamba's list of layers with attention. */
 static bool bamba_letters(HfReader *r, const HfRow *row, Str *out) {
     const int64_t layers = hf_get_layers(r);
     bool *attention = hf_get_listed_layers(r, row->key, layers);
@@ -183,7 +183,7 @@ static void step_limits_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, json_pack("[f,{s:s}]", w->config->mamba_dt_min, "__float__", "Infinity"));
 }
 
-/* Checks that the heads are `expand` times as wide as the hidden size. */
+/* Checks that all heads together are `expand` times as wide as the hidden state. */
 static void expand_read(HfReader *r, const HfRow *row) {
     const int64_t heads = hf_get_option(r, OPTION_mamba_num_heads),
                   width = hf_get_option(r, OPTION_mamba_head_dim), times = hf_get_size(r, row->key, 2),
@@ -203,7 +203,8 @@ static void mamba_heads_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->derived.mamba_heads);
 }
 
-/* Reads the width of a head. The default, auto, means that the heads are mamba_expand times as wide as the hidden size. */
+/* Reads the width of a head. The default, auto, means that all heads together are mamba_expand times as wide as the
+ * hidden state. */
 static void mamba_width_read(HfReader *r, const HfRow *row) {
     const json_t *width = hf_member(r, NULL, row->key);
     const int64_t heads = hf_get_option(r, OPTION_mamba_num_heads);
@@ -224,7 +225,7 @@ static void silu_read(HfReader *r, const HfRow *row) {
 
 static void silu_write(HfWriter *w, const HfRow *row) { hf_put(w, row->key, json_string("silu")); }
 
-/* Reads which layers are Gated DeltaNet instead of attention. Without a list, all layers are, except every n-th. */
+/* Reads which layers are Gated DeltaNet instead of attention. Without a list, all layers except every n-th are. */
 static void linear_layers_read(HfReader *r, const HfRow *row) {
     const json_t *names = hf_member(r, NULL, row->key);
     const int64_t layers = hf_get_layers(r),

@@ -1,4 +1,4 @@
-/* Forms for parallel residuals, for which each model type uses different keys. */
+/* Forms for parallel residuals. Each model type uses different keys for them. */
 #include "ckpt/hf/form.h"
 
 static void set_parallel(HfReader *r, const HfRow *row, ParallelResidual v) {
@@ -15,8 +15,8 @@ static void two_norms_write(HfWriter *w, const HfRow *row) {
 }
 
 /* ---- Falcon ---- With new_decoder_architecture, layers are parallel, with num_ln_in_parallel_attn norms and any
- * number of groups. Without new_decoder_architecture, layers are parallel with one norm, or sequential (parallel_attn
- * is false). The number of key and value heads is then either 1 or the number of query heads. */
+ * number of groups. Without new_decoder_architecture, layers are sequential if parallel_attn is false, and otherwise
+ * parallel with one norm. The number of key and value heads is then either 1 or the number of query heads. */
 
 static bool is_new_falcon(HfReader *r) { return hf_get_flag(r, NULL, "new_decoder_architecture", false); }
 

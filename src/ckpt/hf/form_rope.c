@@ -83,8 +83,7 @@ static const json_t *find_rope(HfReader *r, const char **key) {
                                                                          : usual_rope(r);
 }
 
-/* Reads a number from the object that find_rope returns, in which the number may have another name. If this
- * object lacks the number, reads it from the root object. */
+/* Reads a number from find_rope's object, where it may have another name, or else from the root object. */
 static double get_rope_number(HfReader *r, const HfRow *row, const char **place) {
     const json_t *in = find_rope(r, place);
     const char *inside = row->word ? row->word : row->key;
@@ -128,7 +127,7 @@ static void whole_rotation_read(HfReader *r, const HfRow *row) {
     hf_set_real(r, row->option, part);
 }
 
-/* Like rope_number_read, but reads the number only in the object of rotations. */
+/* Like rope_number_read, but reads the number only from the object with the rotation parameters. */
 static void inner_rotation_read(HfReader *r, const HfRow *row) {
     const char *place;
     const json_t *in = find_rope(r, &place);
@@ -457,8 +456,8 @@ static json_t *factors_json(const TextList *factors) {
     return list;
 }
 
-/* Writes LongRoPE. For Phi-3, whose row has a fallback, writes the original length outside the object,
- * because older versions of transformers accept only three keys in the object. */
+/* Writes LongRoPE. If the row has a fallback, as for Phi-3, writes the original length outside the object, because
+ * older versions of transformers accept only three keys in it. */
 static void long_rope_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const bool outside = row->fallback != 0;
@@ -520,8 +519,8 @@ static void rope_if_named_write(HfWriter *w, const HfRow *row) {
     rope_scaling_write(w, row);
 }
 
-/* Returns `alpha` if the scaling is dynamic and has this number, and 0 otherwise. Hunyuan stretches the base by `alpha`
- * for every length. */
+/* Returns `alpha` if the scaling is dynamic and contains that key, and 0 otherwise. Hunyuan stretches the base by
+ * `alpha` for every length. */
 static double get_alpha(HfReader *r, const char **key) {
     const json_t *in = find_rope(r, key);
     return in && !strcmp(get_rope_type(r, in), "dynamic") ? hf_get_real(r, in, "alpha", 0) : 0;
@@ -551,8 +550,8 @@ static void scaled_by_default_write(HfWriter *w, const HfRow *row) {
         hf_put(w, PARAMETERS, json_pack("{s:s}", "rope_type", "default"));
 }
 
-/* Adds the temperature scale to the object that the SCALED row wrote, and also the original length if the
- * object lacks this length. transformers cannot run these types unless both keys are present. */
+/* Adds the temperature scale, and the original length if it is missing, to the object that the SCALED row wrote.
+ * transformers cannot run these types unless both keys are present. */
 static void rope_temperature_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const double scale = f64_or(c->rope_temperature_scale, 0);
@@ -585,7 +584,7 @@ static void long_rope_read(HfReader *r, const HfRow *row) {
     set_attention_factor(r, in, key, original);
 }
 
-/* Reads Phi-3.5-MoE's scaling, which has two attention factors instead of one: for short text and for long text. */
+/* Reads Phi-3.5-MoE's scaling, which has two attention factors: one for short text and one for long text. */
 static void scaled_long_rope_read(HfReader *r, const HfRow *row) {
     (void)row;
     const char *key;

@@ -179,8 +179,8 @@ static void activation_write(HfWriter *w, const HfRow *row) {
  * gelu_new. */
 static const char GATED[] = "gated-", GATED_GELU[] = "gated-gelu";
 
-/* Reads T5's feed_forward_proj. Files saved by transformers also contain this name's two parts under separate keys,
- * which take precedence. */
+/* Reads T5's feed_forward_proj. Files saved by transformers also contain the two parts of its value under separate
+ * keys, which take precedence. */
 static void feed_forward_read(HfReader *r, const HfRow *row) {
     const char *word = activation_word(r, row);
     const bool gated = !strncmp(word, GATED, strlen(GATED));
@@ -219,7 +219,7 @@ static void scaled_scores_write(HfWriter *w, const HfRow *row) {
     hf_put_flag(w, row->key, w->config->softmax_scale != 1);
 }
 
-/* Reads a factor, whose reciprocal is the option's value. */
+/* Reads a factor, and sets the option to its reciprocal. */
 static void reciprocal_read(HfReader *r, const HfRow *row) {
     const double factor = hf_get_real(r, NULL, row->key, row->fallback);
     const ConfigRange range = config_range(row->option);
@@ -298,7 +298,7 @@ static void mpt_attention_read(HfReader *r, const HfRow *row) {
     json_decref(none);
 }
 
-/* Writes the attention keys, except attn_pdrop, for which transformers allows only integers. */
+/* Writes the attention keys except attn_pdrop, because transformers allows only integers for it. */
 static void mpt_attention_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, json_pack("{s:f}", "softmax_scale", w->config->softmax_scale));
 }

@@ -47,7 +47,7 @@ static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise
     return false;
 }
 
-/* Returns the value of max_window_layers or, if is_periodic, the period. */
+/* Returns the period if is_periodic, and otherwise max_window_layers. */
 static int64_t get_number(HfReader *r, const HfRow *row) {
     const bool has_list = hf_member(r, NULL, "layer_types") != NULL;
     if (row->choice == HF_WINDOWS_PERIOD) return hf_get_size(r, "sliding_window_pattern", 6);
@@ -130,8 +130,8 @@ static void windows_write(HfWriter *w, const HfRow *row) {
     hf_put(w, "layer_types", types);
 }
 
-/* Reads GPT-Neo's list of attention types. Each item is a list of words and the number of times the list is
- * repeated. */
+/* Reads GPT-Neo's list of attention types. Each item consists of a list of words and the number of times to repeat the
+ * list. */
 static void local_layers_read(HfReader *r, const HfRow *row) {
     static const char key[] = "attention_types";
     const int64_t layers = hf_get_layers(r), size = hf_get_size(r, row->key, (int64_t)row->fallback);

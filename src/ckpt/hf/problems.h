@@ -6,7 +6,7 @@
 #include "base/str.h"
 #include "tensor/dtype.h"
 
-/* A list of tensors that have the same kind of problem. */
+/* A list of tensors with the same kind of problem. */
 typedef struct HfProblem {
     Str names; /* the first names on the list */
     int64_t count;

@@ -8,9 +8,8 @@
 #include "tensor/tensor.h"
 
 typedef struct HfQuantization {
-    const char *method; /* quant_method in config.json's quantization_config */
-    const char *numbers,
-        *scales; /* suffixes that are appended to the weight's name to form the two tensors' names */
+    const char *method;           /* quant_method in config.json's quantization_config */
+    const char *numbers, *scales; /* suffixes that turn the weight's name into the two tensors' names */
     /* Describes the two tensors, without content, that store a weight of shape [.., out, in]. Returns false
      * if the format cannot store the weight. */
     bool (*describe)(const Tensor *weight, Tensor *numbers, Tensor *scales);

@@ -75,7 +75,7 @@ static const Rule *find_rule(HfFamily family, const char *module, size_t n, cons
     return base == family ? NULL : find_rule(base, module, n, part);
 }
 
-/* Returns whether the family is `base`, or has the names of `base` for modules without a row. */
+/* Returns whether the family is `base`, or uses the names of `base` for modules without a row. */
 static bool is_based_on(HfFamily family, HfFamily base) {
     while (family != base && FAMILIES[family].base != family) family = FAMILIES[family].base;
     return family == base;
@@ -315,7 +315,7 @@ typedef struct Copying {
     char *scratch; /* one row of the parameter, for transposed tensors */
 } Copying;
 
-/* Copies one element, which is larger by 1 in the tensor. The sum of a number near 1 and -1 is exact. */
+/* Copies one element, which is larger by 1 in the tensor. Subtracting 1 from a number near 1 is exact. */
 static void add_one(const Copying *w, void *flat, void *hf) {
     double x;
     dtype_convert(&x, F64, w->gather ? flat : hf, w->gather ? w->flat_type : w->hf_type, 1);
@@ -439,9 +439,9 @@ static bool is_of_head(const HfTensor *t) {
     return BERT_HEADS[i] != NULL;
 }
 
-/* Returns whether a file may contain the tensor although the model has no such parameter. Such tensors are buffers that
- * older versions of transformers saved, T5's unused cross-attention table, unused poolers, multi-token prediction
- * layers, and copies of parameters. */
+/* Returns whether a file may contain a tensor that the model has no parameter for. Such tensors are buffers that older
+ * versions of transformers saved, T5's unused cross-attention table, unused poolers, multi-token prediction layers, and
+ * copies of parameters. */
 static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
     static const char *const BUFFERS[] = {"attn.bias",
                                           "attention.bias",
@@ -661,7 +661,7 @@ static Err check_master_values(Export *x) {
     return e;
 }
 
-/* Adds the copies of the embedding and the output layer in each layer that predicts additional tokens. */
+/* Adds the copies of the embedding and the output layer that each layer for additional tokens (MTP) contains. */
 static void add_mtp_copies(HfMap *m) {
     const Param *words = m->tensors[0].param, *output = words; /* the first parameter is the embedding */
     for (int64_t i = 0; i < m->count; i++)

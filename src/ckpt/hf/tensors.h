@@ -46,10 +46,9 @@ typedef struct HfTensor {
     bool transposed;
     bool scalar;    /* whether the tensor has one element and, in the file, no dimensions */
     int64_t unused; /* number of unused rows before the parameter's rows; an export writes zeros */
-    int64_t
-        pieces;    /* rows are stored piece by piece; a piece contains an equal number of rows of each part */
-    bool plus_one; /* whether the elements are those of the parameter plus 1 */
-    bool pairs;    /* whether the rows of a group's two parts alternate */
+    int64_t pieces; /* rows are stored piece by piece; each piece contains equally many rows of each part */
+    bool plus_one;  /* whether each element is 1 larger than in the parameter */
+    bool pairs;     /* whether the rows of a group's two parts alternate */
 } HfTensor;
 
 typedef struct HfMap {

@@ -10,7 +10,7 @@
 
 typedef struct HfForm HfForm; /* form.h */
 
-/* A row in <type>.def. A row replaces an earlier row with the same name, and takes over its position. */
+/* A row in <type>.def. A row replaces an earlier row with the same name in place. */
 typedef struct HfRow {
     const char *name;   /* name of the option; if the row has no option, "key " followed by the key */
     int option;         /* the row in options.def, or -1 if there is none */
