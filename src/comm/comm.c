@@ -142,7 +142,7 @@ static CommWork *take_work(Comm *c, const CommCall *call) {
     return w;
 }
 
-/* Copies the input to the output. In a one-member group, operations do nothing else. */
+/* Copies the input to the output, which is all that an operation does in a one-member group. */
 static void copy_own(const CommCall *call) {
     if (call->kind == COMM_BARRIER || call->kind == COMM_BROADCAST || call->in == call->out) return;
     const int64_t n = call->kind == COMM_ALL_TO_ALL ? call->in_counts[0] : call->n;

@@ -5,17 +5,16 @@
  *            rank runs alone and no data arrive, as in a dry run
  *   device   for the memory of a discrete device: NCCL, or staging through host memory and the host transport
  *
- * A host transport, and therefore also staging, adds elements in member order, regardless of message sizes and of how
- * the buffer is divided. All members get bitwise equal results, and an all-reduce is bitwise equal to a reduce-scatter
- * and an all-gather. 16-bit elements are added in float and rounded once. NCCL may add in a different order, which
- * depends only on the group, the count and the dtype. In the exact lane, all orders give bitwise equal results.
+ * A host transport, and so also staging, adds elements in member order, regardless of message sizes and the division of
+ * the buffer. All members get bitwise equal results, and an all-reduce is bitwise equal to a reduce-scatter and an
+ * all-gather. 16-bit elements are added in float and rounded once. NCCL may add in a different order, which depends
+ * only on the group, the count and the dtype. In the exact lane, all orders give bitwise equal results.
  *
  * Members of a group must start the same operations in the same order. Groups with the same members in the
- * same order are treated as one group. Different groups are independent, as are the two directions of
- * messages between a pair of ranks. NCCL adds two conditions. A group's first collective, first all-to-all
- * and first message block until all members have started that operation, so all ranks must start these
- * operations in the same order. Only neighbours in the group can exchange messages; the last and first
- * members are neighbours.
+ * same order are treated as one group. Different groups are independent. So are the two directions of messages between
+ * two ranks. NCCL adds two conditions. A group's first collective, first all-to-all and first message block until all
+ * members have started that operation, so all ranks must start these operations in the same order. Only neighbours in
+ * the group can exchange messages; the last and first members are neighbours.
  *
  * It is a fault if a member does not start an operation within the deadline, or starts it with a different kind, count,
  * dtype or site. If ranks run as processes, it is also a fault if a process ends early or stops running. The fault
@@ -32,7 +31,7 @@
 
 typedef enum CommKind {
     COMM_BARRIER,
-    COMM_BROADCAST,  /* copies n elements from the root `peer` to all members, in place in `out` */
+    COMM_BROADCAST,  /* copies n elements of `out`, in place, from the root `peer` to all members */
     COMM_ALL_REDUCE, /* reduces n elements; in == out is allowed */
     /* gathers n elements from each member, in member order; in == out + rank * n is allowed */
     COMM_ALL_GATHER,
@@ -81,9 +80,8 @@ void comm_run(Comm *, const CommCall *);
 /* Reduces x[n] over the group's members, in place. */
 void comm_all_reduce(Comm *, Group, const char *site, CommReduction, DType, void *x, int64_t n);
 
-/* Call this function after launching a graph that contains operations of `comm`, so that a missing member is
- * detected. After the call, the deadline applies to the entire graph. A graph must not contain staged
- * operations. */
+/* Call this function after launching a graph with operations of `comm`, so that a missing member is detected. The
+ * deadline then applies to the entire graph. A graph must not contain staged operations. */
 void comm_launched(Comm *comm, const char *site);
 
 /* Replaces the deadline of CommOptions for all operations that this rank starts later. All ranks should call
@@ -92,8 +90,8 @@ void comm_launched(Comm *comm, const char *site);
 void comm_set_deadline(Comm *, double seconds);
 
 /* A function that runs in this rank's process when a communication fault aborts the run, after the report and
- * before the process ends. A farewell may run on any thread, can take a few seconds, and must not use the
- * Comm. A failed CHECK does not call the farewell. */
+ * before the process ends. A farewell may run on any thread and for a few seconds, and must not use the Comm. A failed
+ * CHECK does not call the farewell. */
 typedef struct CommFarewell {
     void (*fn)(void *arg);
     void *arg;
@@ -144,8 +142,8 @@ void comm_unregister(Comm *, const void *memory);
 /* ---- worlds ---- */
 
 typedef struct CommOptions {
-    /* number of seconds by which a member may be late; <= 0 means 600 (--distributed-timeout-minutes 10). After a tenth
-     * of this time, a warning names the late member */
+    /* how many seconds late a member may be; <= 0 means 600 (--distributed-timeout-minutes 10). After a tenth of this
+     * time, a warning names the late member */
     double deadline_s;
     double meet_s; /* time limit in seconds for all processes to connect at startup; <= 0 means 600 */
     /* the program's version, which must be equal in all processes that TCP connects; NULL disables the comparison */
@@ -209,10 +207,10 @@ typedef struct CommProfile {
     double bytes;
 } CommProfile;
 
-/* Starts adding the times of this rank's operations to profile[axes of the group] (mesh_axes_text). Operations
- * in a CUDA graph are not counted. The sums are complete after device_wait. A NULL profile ends the
- * measurement. If `computes` is not NULL, an operation in host memory first waits for this device, so that the
- * exposed time excludes the device's work. */
+/* Starts adding up the times of this rank's operations in profile[axes of the group] (mesh_axes_text). Operations in a
+ * CUDA graph are not counted. The sums are complete after device_wait. A NULL profile ends the measurement. If
+ * `computes` is not NULL, an operation in host memory first waits for this device, so that the exposed time excludes
+ * the device's work. */
 enum { COMM_PROFILE = 1 << AXES };
 void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 
@@ -221,20 +219,19 @@ void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 /* Records the communicators that NCCL would open on this rank for an operation on GPU memory, without
  * starting the operation. The Comm must come from comm_null. */
 void comm_plan(Comm *, const CommCall *);
-/* Returns the number of open communicators or, if `open` is false, the number of communicators that comm_plan
- * has recorded. */
+/* Returns the number of open communicators if `open` is true, and otherwise the number that comm_plan has recorded. */
 int comm_communicators(const Comm *, bool open);
-/* Returns the number of ranks on a host. If ranks run as threads, this is the total number of ranks; if they run as
- * processes, it is the number that the launcher reports. If the launcher reports none, or with comm_null, returns 8,
- * the usual number of GPUs per host. */
+/* Returns the number of ranks on a host: all ranks if they run as threads, and the number that the launcher reports if
+ * they run as processes. With comm_null, or if the launcher reports none, returns 8, the usual number of GPUs per
+ * host. */
 int comm_ranks_of_host(const Comm *);
-/* Returns how many bytes of device memory the buffers of all recorded communicators need. An operation uses at most
+/* Returns how many bytes of device memory all recorded communicators need for their buffers. An operation uses at most
  * `most_blocks` thread blocks (CommDeviceOptions), and a host runs `ranks_of_host` ranks. */
 size_t comm_device_bytes(const Comm *, int most_blocks, int ranks_of_host);
 
 /* ---- flight recorder ---- */
 
-/* Prints this rank's most recent operations, at most `last`, oldest first. The recorder keeps COMM_RECORDS operations.
+/* Prints up to `last` of this rank's most recent operations, oldest first. The recorder keeps COMM_RECORDS operations.
  * Each operation takes one line: its sequence number in its group, kind, site, group, count, dtype, state (started,
  * done) and time. */
 enum { COMM_RECORDS = 1024 };

@@ -238,7 +238,7 @@ static void start(Comm *c, CommWork *w) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Reports the members that have sent no announcement or, if all members have, the members whose data have not
+/* Reports the members that have sent no announcement. If there are none, reports the members whose data have not
  * arrived. */
 static _Noreturn void late(Comm *c, Exchange *x) {
     const Processes *p = c->host_state;
@@ -297,8 +297,8 @@ static int still_running(const Comm *c) {
     return -1;
 }
 
-/* Announces to all other ranks that this rank starts no more operations, so that no rank waits for this rank.
- * Then waits until all other ranks have announced the same. */
+/* Tells all other ranks that this rank starts no more operations, so that none waits for it. Then waits until all other
+ * ranks have sent the same message. */
 static void leave(Comm *c) {
     Processes *p = c->host_state;
     CHECK(c->open == 0, "rank %d returned without waiting for %d operations", c->rank, c->open);

@@ -57,8 +57,8 @@ typedef struct Wire {
     WireMessage *(*send)(void *wire, int to, int tag, const void *, int64_t bytes);
     WireMessage *(*receive)(void *wire, int from, int tag, void *, int64_t bytes);
     bool (*done)(void *wire, WireMessage *); /* returns whether the message is complete; if so, frees it */
-    /* Waits briefly for a message, after `tries` failed attempts to receive one. Another thread may call the wire
-     * during the wait. */
+    /* Waits briefly for a message; `tries` attempts to receive one have failed. Another thread may call the wire during
+     * the wait. */
     void (*rest)(void *wire, int tries);
     /* Returns the time (clock_ns) at which the last bytes from a rank arrived. If this function is NULL, only the times
      * of announcements are known. */
@@ -151,7 +151,7 @@ void watch_rest(Processes *, int tries);
 void watch_check_returned(Comm *, const Exchange *);
 /* Aborts the run if an operation waits for a lost rank. */
 void watch_check_lost(Comm *, const Exchange *);
-/* Aborts the run with a report, which is about an operation unless the CommWork is NULL. */
+/* Aborts the run with a report about an operation, or about none if the CommWork is NULL. */
 _Noreturn void watch_end_world(Comm *, const CommWork *, bool *arrived, const char *why);
 /* Implements CommTransport.end. */
 _Noreturn void watch_end(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);

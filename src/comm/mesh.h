@@ -28,8 +28,7 @@ typedef struct Group {
 /* Creates a mesh. The world must have tp*cp*dp*pp = etp*ep*edp*pp ranks. dp and edp are derived, and may be 0 in
  * `size`. Inconsistent sizes are a fault, because the option rules would have rejected them earlier. */
 Mesh mesh_make(int world, int rank, const int size[AXES]);
-/* Returns the group of ranks whose coordinates differ from this rank's only along the mask's axes, in axis
- * order. */
+/* Returns the group of ranks that differ from this rank only in coordinates along the mask's axes, in axis order. */
 Group mesh_group(const Mesh *, unsigned mask);
 const char *axis_name(Axis); /* such as "tp" */
 /* Formats a mask as "tp" or "tp-cp", or as "world" if it has no axes. */

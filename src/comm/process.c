@@ -21,7 +21,7 @@ static const char *text_of(const char *name) {
     return text && *text ? text : NULL;
 }
 
-/* Returns the variable's value, a number >= 0, or -1 if the variable is unset or invalid. */
+/* Returns the variable's value, which is at least 0. Returns -1 if the variable is unset or invalid. */
 static int number_of(const char *name) {
     const char *text = text_of(name);
     char *end;

@@ -106,8 +106,8 @@ static void print_ranks(const char *title, const CommKey *key, const bool *arriv
     fputs(n ? "\n" : " none\n", file);
 }
 
-/* Among the members that `rank` waits for, prints those whose last operation differs from the last operation of
- * `rank`. The output reveals cycles of ranks that wait for each other. */
+/* Prints the members that `rank` waits for and whose last operation differs from that of `rank`. The output reveals
+ * cycles of ranks that wait for each other. */
 static void print_absent(int rank, const CommWitness *witness, FILE *file) {
     const CommRecord *in = &witness[rank].last;
     fputs("    members that are not in this operation: ranks", file);

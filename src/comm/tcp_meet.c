@@ -72,7 +72,7 @@ typedef struct Meeting {
     Place *place;          /* [world] */
     Guest guest[GUESTS];
     int guests;
-    Err failure;          /* the failure that a connected process has reported */
+    Err failure;          /* the failure reported by a connected process */
     const char *obstacle; /* the reason why process 0 could not be reached */
     double limit_s;
     int64_t warning,
@@ -83,8 +83,8 @@ typedef struct Meeting {
 
 static Err no_socket(const char *what) { return err_infra("%s: %s", what, strerror(errno)); }
 
-/* Returns true once, after a tenth of the time limit. Never returns true in a process that has failed, because such a
- * process does not wait long. */
+/* Returns true once, after a tenth of the time limit, but never in a process that has failed, because such a process
+ * does not wait long. */
 static bool warns_now(Meeting *m) {
     if (m->own.failed || clock_ns() < m->warning) return false;
     m->warning = INT64_MAX;
@@ -170,8 +170,8 @@ static bool is_loopback(const Place *p) {
     return p->is_v6 ? !memcmp(p->address, ONE, 16) : p->address[0] == 127;
 }
 
-/* Returns whether a socket is connected to itself. A socket can connect to itself if no process listens and
- * the port is an ephemeral port. */
+/* Returns whether a socket is connected to itself. A socket can connect to itself if no process listens and the port is
+ * ephemeral. */
 static bool is_own_end(int s) {
     struct sockaddr_storage a = {0}, b = {0};
     socklen_t n = sizeof a, m = sizeof b;

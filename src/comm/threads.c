@@ -102,8 +102,8 @@ static void threads_warn(Comm *c, const CommKey *key, int64_t seq, const CommFac
     free(arrived);
 }
 
-/* Checks that a new member's description of the operation matches the descriptions from earlier members. One
- * comparison suffices, except for an all-to-all's pairwise counts. */
+/* Checks that a new member's description of the operation matches those from earlier members. One comparison suffices,
+ * except for an all-to-all's pairwise counts. */
 static void check_alike(const Comm *c, const Queue *q, const Meeting *m, const CommWork *w) {
     char why[512];
     const int me = w->channel->member;
@@ -171,7 +171,7 @@ static void wake(Meeting *m, unsigned state, int threads) {
     if (atomic_load(&m->sleepers)) syscall(SYS_futex, &m->state, FUTEX_WAKE_PRIVATE, threads, NULL, NULL, 0);
 }
 
-/* Sleeps while the meeting is in this state, at most until `deadline` (in clock_ns time). */
+/* Sleeps while the meeting is in this state, but not beyond `deadline` (clock_ns). */
 static void sleep_on(Meeting *m, unsigned state, int64_t deadline) {
     const struct timespec until = {deadline / 1000000000, deadline % 1000000000};
     atomic_fetch_add(&m->sleepers, 1);

@@ -100,8 +100,8 @@ void comm_recorder_free(CommRecorder *);
 int64_t comm_record_start(CommRecorder *, const CommWork *); /* returns the number of the record */
 void comm_record_done(CommRecorder *, int64_t number);
 bool comm_record_last(CommRecorder *, CommRecord *out); /* returns false if there is none */
-/* Returns whether the operation has started, that is, whether the last COMM_RECORDS records contain it or a later
- * operation on its channel. */
+/* Returns whether the operation has started: whether it, or a later operation on its channel, is among the last
+ * COMM_RECORDS records. */
 bool comm_record_has(CommRecorder *, const CommKey *, int64_t seq);
 void comm_record_print(const CommRecord *, FILE *);
 
@@ -130,8 +130,8 @@ typedef struct CommTransport {
     void (*warn)(Comm *, const CommKey *, int64_t seq, const CommFacts *);
 } CommTransport;
 
-/* The transport for a device without a transport. Operations work on copies in host memory, which the host
- * transport moves. */
+/* The transport for devices that have no other. Operations work on copies in host memory, which the host transport
+ * moves. */
 extern const CommTransport COMM_STAGING;
 
 struct Comm {
@@ -159,7 +159,7 @@ void comm_close(Comm *);
 CommChannel *comm_channel(Comm *, const CommKey *);
 /* Calls the farewell. A transport calls this function before it ends the process. */
 void comm_say_farewell(const Comm *);
-/* Return the time after which a late member is a fault, and the time after which a warning is printed. */
+/* Return the times after which a late member is a fault and after which a warning is printed. */
 int64_t comm_deadline_ns(const Comm *);
 int64_t comm_warning_ns(const Comm *);
 CommKey comm_key(const CommCall *, bool device);
@@ -170,9 +170,9 @@ CommKey comm_key(const CommCall *, bool device);
  * members' parts. MAX and MIN are NaN if an operand is NaN. */
 void comm_reduce(CommReduction, DType, const void *const *in, int members, int64_t at, int64_t n, void *out);
 
-/* Returns the number of units into which an operation can be split. All buffers of the operation must be in
- * this process. Any thread can move units, in any order. A unit is an element of the larger buffer or, in an
- * all-to-all, a receiver. `work` has [members] elements. */
+/* Returns the number of units into which an operation can be split. All its buffers must be in this process. Any thread
+ * can move units, in any order. A unit is an element of the larger buffer, except that in an all-to-all it is a
+ * receiver. `work` has [members] elements. */
 int64_t comm_units(const CommWork *const *work, int members);
 /* Returns the number of bytes that all units together read and write. */
 int64_t comm_traffic(const CommWork *const *work, int members);

@@ -136,7 +136,7 @@ static void settle_questions(const Comm *c, int64_t now) {
 
 /* ---- aborting the run ---- */
 
-/* Receives messages until the time limit or, if `answers` is set, until all ranks that can answer have answered. The
+/* Receives messages until the time limit. If `answers` is set, stops once all ranks that can answer have answered. The
  * thread that aborts the run keeps the lock. */
 static void listen_for(Comm *c, bool answers, int64_t ns) {
     Processes *p = c->host_state;
@@ -150,9 +150,9 @@ static void listen_for(Comm *c, bool answers, int64_t ns) {
     }
 }
 
-/* Requests all other ranks' states. Stopped and lost ranks do not answer. If several ranks send requests, the
- * first prints the report, or the lowest rank if their requests cross. The rank that prints the report ends
- * the other ranks. */
+/* Requests all other ranks' states. Stopped and lost ranks do not answer. If several ranks send requests, the first one
+ * prints the report; if the requests cross, the lowest rank does. The rank that prints the report ends the other
+ * ranks. */
 static _Noreturn void end_world(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
                                 bool *arrived, const char *why) {
     Processes *p = c->host_state;

@@ -89,7 +89,7 @@ typedef struct Match {
 
 static char dashed(char c) { return c == '_' ? '-' : c; }
 
-/* Compares names in either of Megatron-LM's spellings, num-layers (option) and num_layers (argument). */
+/* Compares names. Each may have either of Megatron-LM's spellings: num-layers (option) or num_layers (argument). */
 bool args_same_name(const char *a, size_t a_len, const char *b, size_t b_len) {
     size_t i = 0;
     while (i < a_len && i < b_len && dashed(a[i]) == dashed(b[i])) i++;
@@ -220,7 +220,7 @@ static void unknown(Args *a, Source src, const char *key, size_t len) {
         args_problem(a, "%s%s is not an option: did you mean %s%s?", src.where, quoted.s, src.dash, near);
         CHECK(find(a, near, strlen(near), &m), "--%s", near);
         unsigned char *given = &m.table->given[m.row - m.table->rows];
-        /* prevents a second message, from args_end, that the option is missing */
+        /* so that args_end does not also report the option as missing */
         if (!*given) *given = ARG_BAD;
     } else
         args_problem(a, "%s%s is not an option: see --help for the list.", src.where, quoted.s);
@@ -243,7 +243,7 @@ static void imply(Args *a, const Match *m, void *field, bool on) {
     str_free(&now);
 }
 
-/* Translates Megatron-LM's values to Isotron's. Returns the values to set, or none if any value is refused. */
+/* Translates Megatron-LM's values to Isotron's. Returns the values to set, or no values if any is refused. */
 static TextList translate(Args *a, const Match *m, const char *const *words, int64_t n) {
     TextList left = {arena_alloc(a->arena, (size_t)n * sizeof *left.at), 0};
     const int name = (int)m->spelling.len;
@@ -356,9 +356,8 @@ static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) 
     args_problem(a, "--%.*s is not used in %s: remove it.", (int)len, key, table->command);
 }
 
-/* Returns whether an option that the command does not read causes only a note. Megatron-LM's training
- * commands also accept options of its inference engine; the names of these options begin with the strings in
- * INFERS. */
+/* Returns whether an option that the command does not read causes only a note. Megatron-LM's training commands also
+ * accept its inference engine's options, whose names begin with the strings in INFERS. */
 static bool notes(const Match *m) {
     static const char *const INFERS[] = {"inference-", "num-speculative-tokens", "cache-mla-latents",
                                          "rl-kv-cache-management-mode"};
@@ -536,9 +535,8 @@ static bool split_words(Args *a, const char *s, size_t n, TextList *words) {
     return true;
 }
 
-/* Reads the value on one line. Splits the value of a list option into words; any other value is the rest of
- * the line, and is treated as missing if it is empty and `empty` is false. Returns false if a quote is not
- * closed. */
+/* Reads the value on one line. Splits a list option's value into words. Any other value is the rest of the line; an
+ * empty value counts as missing unless `empty` is true. Returns false if a quote is not closed. */
 static bool line_value(Args *a, bool list, bool empty, const char *s, size_t n, TextList *words) {
     if (list) return split_words(a, s, n, words);
     words->at = arena_alloc(a->arena, sizeof *words->at);

@@ -12,7 +12,7 @@
  * In names, `_` is equivalent to `-`. Python's True and False are read as true and false. The value `none`
  * unsets a number, a list of numbers, or a text without a default. A file may contain any bytes.
  *
- * On the command line, an option that the command does not read is an error or, with notes_unread, only a note. In a
+ * On the command line, an option that the command does not read is an error, or only a note with notes_unread. In a
  * file, such an option is skipped, so that commands can share a file. */
 #pragma once
 
@@ -33,7 +33,7 @@ typedef struct TextList {
 /* Returns whether `name` is in a list of names that are separated by blanks or commas. An empty list selects
  * all names. */
 bool text_list_selects(const TextList *, const char *name);
-/* Returns a user error that names --`option` if the list contains a name that is missing from `names`. */
+/* Returns a user error, which names --`option`, if a name in the list is missing from `names`. */
 Err text_list_check(const TextList *, const char *option, const char *const *names, int n);
 typedef struct I64List {
     int64_t *at;
@@ -123,7 +123,7 @@ typedef struct ArgTable {
 /* ARG_BAD in `given` means that the option was given with an invalid value. */
 enum { ARG_TABLES = 4, ARG_PROBLEMS = 40, ARG_BAD = 255 };
 
-/* A message about an option that was given. args_end reports options that share a kind and text in one message. */
+/* A message about an option that was given. args_end combines remarks with the same kind and text into one message. */
 typedef enum RemarkKind {
     REMARK_IDLE,    /* the note "--name has no effect<text>" */
     REMARK_TAKEN,   /* the note "--name is treated as<text>" */
@@ -146,13 +146,13 @@ typedef struct Args {
     TextList operands;
     TextList configs; /* the paths given with --config */
     bool help;
-    const char *help_word; /* if not NULL, the help lists only options that contain this word */
+    const char *help_word; /* the help lists only options that contain this word; NULL means all options */
     /* true if an options file could not be read; in this case, no other problems are reported */
     bool unreadable;
     int64_t num_problems;
     Str problems; /* one message per line, at most ARG_PROBLEMS */
     Str notes;    /* messages that are not errors, one per line */
-    /* if true, args_print_idle, rather than args_end, prints the notes about options without effect */
+    /* whether args_print_idle, rather than args_end, prints the notes about options without effect */
     bool keeps_idle;
     Remark *remarks;
     int64_t num_remarks;
@@ -170,8 +170,8 @@ void args_bytes(Args *, const char *name, const char *bytes, size_t n);
 /* args_problem and args_note add a message, unless the same message has already been added. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Adds a remark. The text of a remark must not be empty. The text, such as ": reason" or " without --x.", is printed
- * directly after "has no effect" or similar words. */
+/* Adds a remark. The text of a remark must not be empty. The text, such as ": reason" or " without --x.", directly
+ * follows "has no effect" or similar words in the message. */
 void args_remark(Args *, RemarkKind, const char *option, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Reports a problem for each value of --name that is not UTF-8 text. */
@@ -186,8 +186,8 @@ void args_refuse_all(Args *, const void *target, const char *why);
 Err args_end(Args *);
 /* Adds the remarks' messages. args_end calls this function. */
 void args_print_remarks(Args *);
-/* Adds the notes that keeps_idle has deferred. Adds all notes if `all` is true or there are at most three;
- * otherwise, adds a single note with the number of options without effect. */
+/* Adds the notes that keeps_idle has deferred. If there are more than three and `all` is false, adds instead a single
+ * note with the number of options that have no effect. */
 void args_print_idle(Args *, bool all);
 /* Appends the text of --help, in lines of at most `width` columns: the usage, followed by the accepted options by
  * group. With help_word, lists only options whose name, values or help contain this word. */

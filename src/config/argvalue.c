@@ -72,8 +72,8 @@ static bool parse_text(const Arg *row, const char **text, Arena *arena, const ch
     return *word;
 }
 
-/* Describes the limit of the option's type that the number `word` exceeds. Returns NULL if `word` is within
- * the limits or is not a number. */
+/* Describes which limit of the option's type the number `word` exceeds. Returns NULL if `word` is within the limits or
+ * not a number. */
 static const char *exceeded(const Arg *row, const char *word) {
     char *end;
     errno = 0;
@@ -165,7 +165,7 @@ void arg_default(const Arg *row, void *field, Arena *arena) {
               row->names);
 }
 
-/* Prints a double with the fewest digits of precision, at least 6, that reproduce its value. */
+/* Prints a double with as few significant digits as reproduce its value, but at least 6. */
 static void print_f64(double v, Str *out) {
     char text[40];
     for (int digits = 6; digits <= 17; digits++) {

@@ -17,7 +17,7 @@ static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 
 static bool has_experts(const Config *c) { return i64_is_set(c->num_experts); }
 static bool uses_fp8(const Config *c) { return c->fp8_format != FP8_NONE; }
 
-/* Returns the number of layers in the model or, for T5, in the larger of the encoder and the decoder. */
+/* Returns the model's number of layers; for T5, that of its larger stack. */
 static int64_t most_layers(const Config *c) {
     return c->model == MODEL_t5 ? larger(c->num_layers, config_decoder_layers(c)) : c->num_layers;
 }
@@ -44,8 +44,7 @@ static bool shards_gradients(const Config *c) {
     return c->use_megatron_fsdp && (s == SHARD_OPTIM_GRADS || s == SHARD_OPTIM_GRADS_PARAMS);
 }
 
-/* Returns whether the number of optimizer instances divides the number of replicas of each parameter, dense or
- * expert. */
+/* Returns whether the number of optimizer instances divides the replica counts of both dense and expert parameters. */
 static bool divides_replicas(const Config *c) {
     const int64_t n = c->num_distributed_optimizer_instances, ranks = config_ranks(c);
     const int64_t dense =
@@ -63,8 +62,8 @@ static int64_t expert_width_unit(const Config *c) {
     return i64_or(c->moe_ffn_hidden_size, i64_or(c->ffn_hidden_size, ffn_default_unit(c)));
 }
 
-/* Returns the head size or, with latent attention, the size of the head's rotated part. Returns -1 if the
- * size is undefined because another rule is broken. */
+/* Returns the head size; with latent attention, that of the head's rotated part. Returns -1 if it is undefined because
+ * another rule is broken. */
 static int64_t head_size(const Config *c) {
     int64_t head = c->multi_latent_attention ? c->qk_pos_emb_head_dim : c->kv_channels;
     if (!i64_is_set(head)) {
@@ -133,9 +132,9 @@ static int64_t mamba_heads(const Config *c) {
     return i64_or(c->mamba_num_heads, i64_or(c->hidden_size, 0) * 2 / width);
 }
 
-/* Returns whether upper bounds on the parameters and on a microbatch's activations are so low that no 64-bit product of
- * sizes and bytes can overflow. The bounds themselves do not overflow, because integer terms are exact for
- * sizes within their ranges, and larger products are computed in double. */
+/* Returns whether the upper bounds on the parameters and a microbatch's activations are low enough that no 64-bit
+ * product of sizes and bytes overflows. The bounds themselves cannot overflow: integer terms are exact for sizes within
+ * their ranges, and larger products are computed in double. */
 static bool countable(const Config *c) {
     const double limit = 0x1p56;
     const int64_t h = i64_or(c->hidden_size, 1), heads = i64_or(c->num_attention_heads, 1),
@@ -438,8 +437,8 @@ static void clamp_to_range(Config *c, int option) {
         *whole = (int64_t)r.high;
 }
 
-/* Returns the least common multiple of two numbers of ranks: those that share a copy of the dense parameters, and
- * those that share a copy of the experts. */
+/* Returns the least common multiple of the number of ranks that share a copy of the dense parameters and the number
+ * that share a copy of the experts. */
 static int64_t fitting_ranks(const Config *c) {
     const int64_t dense = config_model_ranks(c), experts = expert_ranks(c);
     int64_t a = dense, b = experts;
@@ -450,7 +449,7 @@ static int64_t fitting_ranks(const Config *c) {
     return a ? dense / a * experts : 0;
 }
 
-/* Returns the value that replaces a %:name in a message, which is computed from several options. */
+/* Returns the value that replaces %:name in a message. It is computed from several options. */
 static int64_t derived_value(const Config *c, const char *name, size_t len) {
     const struct {
         const char *name;

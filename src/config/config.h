@@ -45,7 +45,7 @@ typedef enum ConfigUse {
     USE_ALL
 } ConfigUse;
 bool config_uses(int use, int64_t option);
-/* Returns the command's name for messages, such as "bench train". */
+/* Returns the command's name, such as "bench train", for messages. */
 const char *config_use_name(ConfigUse);
 
 typedef enum ConfigClass {
@@ -73,7 +73,7 @@ typedef struct BatchStep {
 typedef struct Derived {
     int64_t ffn_hidden_size, kv_channels, num_query_groups, max_position_embeddings;
     double width_ratio;   /* ratio of the hidden size to the base model's; 1 without --use-mup */
-    double softmax_scale; /* factor by which attention scores are multiplied */
+    double softmax_scale; /* factor that multiplies the attention scores */
     int64_t rotary_dim;   /* number of rotated channels per head; 0 without rope */
     int64_t vocab_size, padded_vocab_size; /* 0 if neither the options nor the tokenizer defines a size */
     MlpActivation activation;              /* the resolved activation, never MLP_GELU */
@@ -160,16 +160,16 @@ typedef enum ConfigCheck {
 } ConfigCheck;
 
 void config_defaults(Config *, Arena *);
-/* Returns the option table whose target is the Config, for commands that add tables of further options. */
+/* Returns the option table whose target is the Config, for commands that add more tables. */
 ArgTable config_table(Config *, ConfigUse);
 /* Sets the defaults, reads the `--config` files and then the command line, and checks the ranges of numbers
  * and the rules that `checks` selects. The caller initializes `args` and may have added tables. `args` then contains
  * all problems and notes. */
 Err config_parse(Config *, Args *args, ConfigUse, unsigned checks, int argc, char **argv);
-/* Appends a message for each number that is out of its range, each broken rule, and each option without effect
- * (rules.def). If `checks` is 0, appends no messages. */
+/* Appends a message for each out-of-range number, each broken rule, and each option without effect (rules.def). If
+ * `checks` is 0, appends no messages. */
 void config_check(const Config *, unsigned checks, Args *args);
-/* Appends only the messages for numbers that are out of their range. */
+/* Appends only the messages about out-of-range numbers. */
 void config_check_ranges(const Config *, Args *args);
 /* Appends only the messages for options that have no effect. */
 void config_check_unused(const Config *, unsigned checks, Args *args);
@@ -196,7 +196,7 @@ bool config_is_hf_t5(const Config *);
 /* such as "2 layers" or, for a T5, "2 encoder and 3 decoder layers" */
 AmountText config_layers_text(const Config *);
 AmountText config_tokens_text(const Config *); /* the length of a sample, such as "512 tokens" */
-/* Returns the tokenizer's type and, if an option names its file, the file in quotes. Use the text as a function
+/* Returns the tokenizer's type, followed by its file in quotes if an option names one. Use the text as a function
  * argument. */
 typedef struct TokenizerText {
     char s[1000];
@@ -253,8 +253,8 @@ bool config_rotated_layers(const Config *, bool *out);
 bool config_layer_pattern(const char *text, int64_t n, bool *out);
 /* Computes the inverse of config_layer_pattern. Returns text such as "[1,0,1]", which belongs to the arena. */
 const char *config_pattern_text(Arena *, const bool *layer, int64_t n);
-/* Sets out[config_main_layers] to whether a layer of a model without a hybrid pattern is Gated DeltaNet. Returns false if
- * the value of --linear-attention-freq is not a pattern. */
+/* For a model without a hybrid pattern, sets out[config_main_layers] to whether each layer is Gated DeltaNet. Returns
+ * false if the value of --linear-attention-freq is not a pattern. */
 bool config_linear_layers(const Config *, bool *out);
 /* Returns whether the model may have Gated DeltaNet layers. */
 bool config_has_delta_net(const Config *);

@@ -1,5 +1,5 @@
-/* Computes the derived values as megatron/training/arguments.py (validate_args) and training.py
- * (get_optimizer_param_scheduler) do. The rules have bounded every option, so products cannot overflow. */
+/* Computes the derived values like Megatron-LM: megatron/training/arguments.py (validate_args) and training.py
+ * (get_optimizer_param_scheduler). The rules have bounded every option, so products cannot overflow. */
 #include "config/config.h"
 
 #include <math.h>
@@ -143,8 +143,7 @@ bool config_rotated_layers(const Config *c, bool *out) {
     return true;
 }
 
-/* Returns YaRN's factor for rotated channels. The factor scales the attention scores for longer contexts
- * (Peng et al., 2023). */
+/* Returns YaRN's factor for rotated channels, which scales attention scores for longer contexts (Peng et al., 2023). */
 static double yarn_scale(const Config *c, double mscale) {
     return 0.1 * mscale * log(fmax(c->rotary_scaling_factor, 1)) + 1;
 }

@@ -46,7 +46,7 @@ static void option(int i, Str *out) {
     str_free(&facts);
 }
 
-/* Appends one list entry for each reason in megatron.def and rules.def: "`--a`, `--b N`: reason". */
+/* Appends a list entry "`--a`, `--b N`: reason" for each reason in megatron.def and rules.def. */
 static void foreign(const ArgTable *t, ForeignKind kind, bool values, Str *out) {
     for (int64_t i = 0; i < t->num_foreign; i++) {
         const Foreign *row = &t->foreign[i];

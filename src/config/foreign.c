@@ -1,4 +1,4 @@
-/* Finds other programs' options, and other programs' values for Isotron's options (args.h). */
+/* Finds other programs' options, and their values for Isotron's options (args.h). */
 #include <string.h>
 
 #include "config/args.h"

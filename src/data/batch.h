@@ -61,7 +61,7 @@ typedef uint32_t FieldSet;
 #define AHEAD_FIELDS (FIELD_SET(tokens_ahead) | FIELD_SET(labels_ahead) | FIELD_SET(loss_mask_ahead))
 static inline bool fields_have(FieldSet fields, int field) { return fields >> field & 1; }
 
-/* Returns the subset of the fields that a forward pass reads if it computes no losses. */
+/* Returns the fields, among those given, that a forward pass without losses reads. */
 FieldSet fields_inputs(FieldSet);
 
 /* The sizes of a sample's fields. */
@@ -82,8 +82,7 @@ int64_t shape_columns(const SampleShape *, FieldId);
 /* Returns the shape of a sample's slice on one of `ranks` context-parallel ranks. */
 SampleShape shape_slice(SampleShape, int ranks);
 
-/* One sample: a row of each field, in the caller's memory. The members for fields that the batch lacks are
- * NULL. */
+/* One sample: a row of each field, in the caller's memory. Members are NULL for fields that the batch lacks. */
 typedef struct Sample {
     union {
         struct {
@@ -118,18 +117,18 @@ void batch_reset(const Batch *);
 /* Like batch_reset, but draws random ids and labels below `vocab`, and sets token types and classes so that both values
  * occur. The values depend only on key, number and shape. */
 void batch_draw(const Batch *, uint64_t key, uint64_t number, int64_t vocab);
-/* Fills the look-ahead fields, if the batch has any, from tokens, labels and loss_mask. A look-ahead element
- * is 0 if it would lie beyond the end of the sample, or of the document (document_start). */
+/* Fills the look-ahead fields, if the batch has any, from tokens, labels and loss_mask. A look-ahead element is 0 if it
+ * would lie beyond the end of the sample or document (document_start). */
 void batch_look_ahead(const Batch *);
 /* Copies sample k of `from`, except its look-ahead fields, to row i of a batch with the same shape. `from`
  * may have fields that the batch lacks. */
 void batch_copy(const Batch *, int64_t i, const Batch *from, int64_t k);
-/* Returns the index of the first value of an integer field that is outside [low, end), or -1 if there is none. */
+/* Returns the index of an integer field's first value outside [low, end), or -1 if there is none. */
 int64_t batch_outside(const Batch *, FieldId, int64_t low, int64_t end);
 /* Returns the number of values in each element of a field. */
 int64_t batch_width(const Batch *, FieldId);
-/* Writes a field's dimensions: b, then the extent unless the extent is SAMPLES, and then the width if the
- * width exceeds 1. Returns the number of dimensions. */
+/* Writes a field's dimensions: b, the extent (unless it is SAMPLES), and the width (if it exceeds 1). Returns the
+ * number of dimensions. */
 int batch_dims(const Batch *, FieldId, int64_t dim[3]);
 /* Returns samples [first, first + n) as a view of the batch's memory. */
 Batch batch_rows(const Batch *, int64_t first, int64_t n);

@@ -8,9 +8,9 @@
  *   sentence_labels  1 if A and B are swapped (half of the samples)
  *   lengths          number of tokens before the padding
  *
- * The sentences are divided at a random boundary: A gets the sentences before it, and B gets the sentences
- * after it. While A and B together are too long, tokens are removed one by one from a random end of the
- * longer segment. Without the binary head, A gets all sentences. */
+ * The sentences are divided at a random boundary: A gets the sentences before it, and B those after it. While A and B
+ * together are too long, tokens are removed one by one from a random end of the longer segment. Without the binary
+ * head, A gets all sentences. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -10,9 +10,8 @@
 
 const char *const SPLIT_NAMES[SPLIT_COUNT] = {"train", "valid", "test"};
 
-/* Computes a sum by pairwise summation, as numpy does. Up to 128 terms are added in eight accumulators. A
- * longer array is split into two halves, and the length of the first half is rounded down to a multiple of
- * 8. */
+/* Computes a sum by pairwise summation, as numpy does. Up to 128 terms are added in eight accumulators. A longer array
+ * is split in half, with the first half's length rounded down to a multiple of 8. */
 static double numpy_sum(const double *a, int n) {
     if (n < 8) {
         double sum = 0;
@@ -116,7 +115,7 @@ static Err parse_weights(const char *const *entries, int n, double **out) {
     return e;
 }
 
-/* Rejects a list of odd length in which exactly the entries at even positions are numbers. */
+/* Rejects a list of odd length if the entries at even positions, and no others, are numbers. */
 static Err check_last_weight(const char *const *entries, int n) {
     double unused;
     for (int i = 0; i < n; i++)

@@ -40,7 +40,7 @@ void blend_free(Blend *);
 
 /* Computes w / numpy.sum(w) in place, with numpy's pairwise summation. */
 void blend_normalize(double *weights, int n);
-/* Returns how many samples of a dataset with weight w belong to a blend of `total` samples: ceil(total * w). */
+/* Returns how many of a blend's `total` samples belong to a dataset with weight w: ceil(total * w). */
 int64_t blend_target(int64_t total, double weight);
 /* Returns how many samples a dataset with this weight must provide: ceil(target * (1 + surplus)). A blend may
  * draw slightly more samples than the target. */

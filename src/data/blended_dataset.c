@@ -107,7 +107,7 @@ static Err load_or_build(BlendedDataset *d, const Mix *m, double surplus) {
     return e;
 }
 
-/* Computes the blend's size and weights, once its datasets are open. */
+/* Computes the blend's size and weights. Its datasets must be open. */
 static Err mix(const BlendedDataset *d, const double *weights, int64_t total, Mix *m) {
     m->sizes = mem_zero((size_t)d->n, sizeof *m->sizes);
     int64_t sum = 0;

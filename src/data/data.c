@@ -9,8 +9,7 @@
 #include "base/mem.h"
 #include "data/blended_dataset.h"
 
-/* Datasets point to the sources and the configuration. Data therefore never moves sources or the
- * configuration, and frees both last. */
+/* Datasets point to the sources and the configuration. Data therefore never moves these, and frees them last. */
 struct Data {
     Blend paths[SPLIT_COUNT]; /* if --data-path is given, only paths[0] is set */
     const DatasetKind *kind;

@@ -37,8 +37,8 @@ const Dataset *data_file(const Data *, int file);
 const char *data_fingerprint(const Data *);
 
 int64_t data_length(const Dataset *); /* number of samples */
-/* The size of one split, and the number of epochs needed for the requested samples. In a blend, `epochs` is
- * the maximum over the datasets. */
+/* One split's size, and the number of epochs that the requested samples need. In a blend, `epochs` is the maximum over
+ * the datasets. */
 typedef struct DataFacts {
     int64_t tokens, samples;
     int64_t epoch; /* for records: samples per epoch, counting padding and every choice; 0 for token data */

@@ -51,7 +51,7 @@ typedef struct DataConfig {
     int64_t eod, pad; /* -1: none */
     uint32_t seed;
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
-    /* If false, a pad id that equals eod is replaced by -1, so that eod tokens are not masked. */
+    /* Whether the pad id may equal eod. If it may not, -1 replaces such a pad id, so that eod tokens are not masked. */
     bool allow_ambiguous_pad;
     /* the opposite of Megatron-LM's drop_last_partial_validation_sequence */
     bool keep_last_partial_validation;
@@ -60,11 +60,11 @@ typedef struct DataConfig {
     /* --data-cache-path, the index cache's folder. NULL means <prefix>/cache/<class>_indices, or no cache for mock data
      * and blends. If ranks share a folder, one rank must build the cache before the others start. */
     const char *cache_dir;
-    /* If true, missing indices are built in memory, but not saved. The cache folder must be writable even
-     * then. */
+    /* Whether missing indices are built only in memory and not saved. The cache folder must be writable even if this is
+     * true. */
     bool read_only;
-    /* The tokenizer's identifiers as a JSON object. The hash in cache file names covers this object. NULL
-     * means the JSON value null. */
+    /* The tokenizer's identifiers as a JSON object, which the hash in cache file names covers. NULL means the JSON
+     * value null. */
     const char *tokenizer_json;
 } DataConfig;
 
@@ -78,8 +78,8 @@ typedef struct DatasetPart {
     DataSplit split;
     int64_t begin, end;  /* range of documents if by_document is set; otherwise, range of sequences */
     int64_t num_samples; /* number of samples requested; a negative number means one epoch */
-    /* The files, if the kind reads records (borrowed). A kind that reads records has no source, and its
-     * `open` sets num_samples to the number of records. */
+    /* The files of a kind that reads records (borrowed). Such a kind has no source, and its `open` sets num_samples to
+     * the number of records. */
     const char *const *files;
     int num_files;
     /* Set by part_open. `positions` is the sequence length, unless the kind's `open` changes it. */
@@ -120,9 +120,8 @@ void part_close(DatasetPart *); /* NULL is fine */
 /* Reads sample k, 0 <= k < samples. An id outside the vocabulary is a user error. Thread-safe. */
 Err part_get(const DatasetPart *, int64_t k, Sample *out);
 
-/* Maps a part's arrays from the cache if the cache has all of them and `valid` accepts them. Otherwise,
- * builds the arrays, and saves them unless read_only is set. A damaged cache is rebuilt. `arrays` must be in
- * the order of array_names. */
+/* Maps a part's arrays from the cache if it has all of them and `valid` accepts them. Otherwise, builds the arrays, and
+ * saves them unless read_only is set. A damaged cache is rebuilt. `arrays` must be in the order of array_names. */
 Err part_index(DatasetPart *, NpyArray *const *arrays, bool (*valid)(const DatasetPart *),
                Err (*build)(DatasetPart *));
 

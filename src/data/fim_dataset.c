@@ -9,7 +9,7 @@
 #include "base/utf8.h"
 #include "data/gpt_dataset.h"
 
-/* A sample's text, which has n tokens, and the first n tokens of the rearranged text. */
+/* A sample's text of n tokens, and the first n tokens of the rearranged text. */
 typedef struct Rewrite {
     const FimConfig *c;
     uint64_t seed, first; /* Philox block for the segment that begins at position 0 */
@@ -70,7 +70,7 @@ static Err text_of(const Rewrite *w, int64_t begin, int64_t end, Str *out) {
     return ERR_OK;
 }
 
-/* Returns the byte offset at which a random character of the text begins, or the offset of the text's end. */
+/* Returns the byte offset of a random character in the text, or of the text's end. */
 static size_t boundary(const Str *text, uint32_t draw) {
     uint64_t character = (uint64_t)draw * (utf8_count(text->s, text->len) + 1) >> 32;
     size_t at = 0;

@@ -9,9 +9,9 @@
  *     SPM  prefix-token suffix-token suffix middle-token prefix middle, with probability spm_rate
  *   A segment that contains the token `split` is not rearranged as a whole, but is selected with probability
  *   `rate`. In a selected segment, each fragment between two `split` tokens is rearranged with probability
- *   fragment_rate. A segment or fragment whose text begins with no_prefix is unchanged. Empty segments and
- *   fragments are dropped together with the token that ends them; only the last segment may be empty. The
- *   rearranged text is truncated to the previous length, or padded with the token `pad`.
+ *   fragment_rate. A segment or fragment whose text begins with no_prefix is unchanged. Empty segments and fragments
+ *   are dropped together with the token that ends them, except that the last segment may be empty. The rearranged text
+ *   is truncated to the previous length, or padded with the token `pad`.
  *
  * Megatron-LM draws from one generator in the order in which samples are read. In Isotron, draws depend only
  * on the seed, the sample's number, and the position in the sample. Word 0 of a Philox block decides whether
@@ -21,7 +21,7 @@
 #include "data/dataset.h"
 #include "data/preprocess.h"
 
-/* Decodes `n` tokens, omitting special tokens, to text in memory that the caller must free. Thread-safe. */
+/* Decodes `n` tokens to text, omitting special tokens. The caller must free the text. Thread-safe. */
 typedef Err FimDecode(void *ctx, const int32_t *tokens, size_t n, char **text, size_t *bytes);
 
 typedef struct FimTokens {

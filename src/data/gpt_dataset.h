@@ -23,8 +23,8 @@ typedef struct GptDataset {
 /* Opens the part. Dataset kinds that modify the text of GPT samples also call this function. */
 Err gpt_open(DatasetPart *);
 void gpt_close(DatasetPart *);
-/* Sets *text to the s + 1 tokens of sample k, which the caller frees, and *n to the number of tokens before
- * the padding. */
+/* Sets *text to the s + 1 tokens of sample k, and *n to the number of tokens before the padding. The caller frees
+ * *text. */
 Err gpt_text(const DatasetPart *, int64_t k, int64_t **text, int64_t *n);
 void gpt_fill(const DataConfig *, const int64_t *text, Sample *out);
 

@@ -122,7 +122,7 @@ static bool shaped(const NpyArray *a, NpyType type, int64_t rows, int64_t column
     return a->type == type && a->rows == rows && a->columns == columns;
 }
 
-/* Returns whether every value in [begin, end) appears `times` times among elements [from, to). */
+/* Returns whether elements [from, to) contain every value in [begin, end) exactly `times` times. */
 static bool covers(const NpyArray *a, int64_t from, int64_t to, int64_t begin, int64_t end, int64_t times) {
     uint32_t *seen = mem_zero((size_t)(end - begin), sizeof *seen);
     bool ok = true;

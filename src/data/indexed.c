@@ -119,7 +119,7 @@ static Err without_suffix(const char *prefix) {
                     prefix + n - 4);
 }
 
-/* Suggests the prefix plus the suffix that isotron preprocess appends, if a dataset with this name exists. */
+/* Suggests <prefix>_text_document, a name that isotron preprocess chooses, if that dataset exists. */
 static Err with_key(const char *prefix) {
     char *idx = mem_printf("%s_text_document.idx", prefix);
     const bool there = file_exists(idx);

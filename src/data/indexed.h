@@ -38,8 +38,8 @@ typedef enum IndexedDtype {
 size_t indexed_dtype_size(IndexedDtype); /* number of bytes per item, or 0 for an unknown code */
 const char *indexed_dtype_name(IndexedDtype);
 bool indexed_dtype_is_float(IndexedDtype);
-/* Returns the dtype that preprocessing writes: u16 if the vocabulary has fewer than 65500 tokens, and i32 if
- * its size is larger or unknown (<= 0). */
+/* Returns the dtype that preprocessing writes: u16 if the vocabulary has fewer than 65500 tokens, and i32 if it has
+ * more or its size is unknown (<= 0). */
 IndexedDtype indexed_dtype_for_vocab(int64_t vocab_size);
 
 /* A mapped dataset. An IndexedDataset is read-only, so any number of threads may share it. indexed_open
@@ -60,7 +60,7 @@ Err indexed_open(const char *prefix, IndexedDataset *out);
 void indexed_close(IndexedDataset *);
 
 int32_t indexed_length(const IndexedDataset *, int64_t sequence); /* number of tokens */
-/* Returns the first sequence of `document` or, for document == documents, the number of sequences. */
+/* Returns the first sequence of `document`. For document == documents, returns the number of sequences. */
 int64_t indexed_document(const IndexedDataset *, int64_t document);
 /* Returns items [begin, begin + count) of a sequence, in the file's dtype. The items may be unaligned. */
 const void *indexed_items(const IndexedDataset *, int64_t sequence, int64_t begin, int64_t count);

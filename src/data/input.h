@@ -14,8 +14,8 @@ typedef struct Input Input;
 bool input_is_stdin(const char *path);
 
 typedef struct InputOptions {
-    /* The columns of a Parquet file to convert to text. Each row becomes a JSON object {"<name>": "<string>", ...},
-     * without the keys whose values are missing. */
+    /* The columns of a Parquet file to convert to text. Each row becomes a JSON object {"<name>": "<string>", ...} that
+     * omits missing values. */
     const char *const *columns; /* borrowed */
     /* if 0, a Parquet file is a user error, because the caller does not expect JSON Lines */
     int num_columns;
@@ -31,8 +31,8 @@ Err input_open(const char *path, InputOptions, Input **out);
  * functions return an error if the data is damaged or truncated, if the text is not valid in its encoding, or
  * if reading fails. */
 Err input_text(Input *, Str *out, bool *more); /* appends the next part of the text */
-/* Appends the next line without its newline. A newline is \n or, with any_newline, also \r\n or \r, as in
- * Python's text files. */
+/* Appends the next line without its newline. A newline is \n; with any_newline, also \r\n or \r, as in Python's text
+ * files. */
 Err input_line(Input *, bool any_newline, Str *out, bool *more);
 int64_t input_bytes(const Input *); /* how many bytes of the file have been read */
 void input_close(Input *);

@@ -15,8 +15,8 @@ typedef struct JsonText {
     size_t n;
 } JsonText;
 
-/* Finds the values of `n` keys in a line, which must be one JSON object in valid UTF-8. If is_first is true
- * (the line is the first in its file), error messages suggest other file formats. */
+/* Finds the values of `n` keys in a line, which must be one JSON object in valid UTF-8. is_first states whether the
+ * line is the first in its file; if so, error messages suggest other file formats. */
 Err json_line(const char *line, size_t size, bool is_first, const char *const *keys, int n, JsonText *out);
 /* Decodes the value of `key`, which must be a string without unpaired surrogates. The caller frees *out. */
 Err json_line_string(JsonText, const char *key, json_t **out);

@@ -22,9 +22,8 @@ Err masked_need(const DatasetPart *p, int64_t token, const char *name) {
                     p->kind->class_name, name);
 }
 
-/* Rejects a sequence length with which no token would be masked. masking_choose masks at most the fraction
- * `probability` of a text's tokens. It therefore masks nothing if the text has fewer than 1 / probability
- * tokens. */
+/* Rejects a sequence length for which no token would be masked. masking_choose masks at most the fraction `probability`
+ * of a text's tokens. It therefore masks nothing if the text has fewer than 1 / probability tokens. */
 static Err check_share(const DatasetPart *p, double probability, int64_t reserved) {
     const int64_t length = p->config->sequence_length, text = length - reserved;
     if (probability * (double)text >= 1) return ERR_OK;

@@ -8,7 +8,7 @@
 
 /* DataConfig.kind_config for datasets that mask text. */
 typedef struct MaskedConfig {
-    MaskTokens tokens;                /* the special tokens, whose arrays are borrowed */
+    MaskTokens tokens;                /* the special tokens; their arrays are borrowed */
     double mask_prob, short_seq_prob; /* mask_prob in (0, 1), short_seq_prob in [0, 1] */
     bool binary_head;                 /* BERT: whether a sample is a pair of segments */
     int64_t decoder_sequence_length;  /* T5 only; the encoder has DataConfig.sequence_length positions */
@@ -26,7 +26,7 @@ static inline const MaskedConfig *masked_config(const DatasetPart *p) { return p
 Err masked_open(DatasetPart *, MaskingConfig, int64_t reserved, int32_t min_sentences);
 void masked_close(DatasetPart *);
 void masked_describe(const DatasetPart *, json_t *members);
-/* Returns a user error that names the token if the tokenizer lacks the token, whose id is then -1. */
+/* Returns a user error that names the token if the tokenizer lacks it (its id is -1). */
 Err masked_need(const DatasetPart *, int64_t token, const char *name);
 
 /* The tokens of a sample's sentences, concatenated. */

@@ -3,11 +3,11 @@
  *
  *   u32[samples, 3]   first sentence, last sentence + 1, target length in tokens
  *
- * Each document with at least min_sentences sentences is divided into samples. A sample ends when it has at least
- * min_sentences sentences and its target length, unless only one sentence would remain. The target is max_length or,
- * with probability short_probability, a uniformly random length from 2 to max_length (std::mt19937). A document with
- * several sentences is skipped if one of them is longer than 512 tokens. Whole epochs are added until there are
- * num_samples samples. All samples are then shuffled (std::mt19937_64, seed + 1). */
+ * Each document with at least min_sentences sentences is divided into samples. A sample ends once it has min_sentences
+ * sentences and its target length, unless only one sentence would remain. The target is max_length or, with probability
+ * short_probability, a uniformly random length from 2 to max_length (std::mt19937). A document with several sentences
+ * is skipped if one of them is longer than 512 tokens. Whole epochs are added until there are num_samples samples. All
+ * samples are then shuffled (std::mt19937_64, seed + 1). */
 #pragma once
 
 #include <stdbool.h>

@@ -35,8 +35,8 @@ static void find_words(Masking *m, const MaskTokens *t, const int64_t *text, int
     m->words[m->num_words] = count;
 }
 
-/* Computes the cumulative probabilities with which numpy's choice draws n from 1 .. max, if the probability of n is
- * proportional to 1/n. As in numpy, the probabilities are normalized twice, so that the results are bitwise equal. */
+/* Computes the cumulative probabilities that numpy's choice uses to draw n from 1 .. max with probability proportional
+ * to 1/n. As in numpy, the probabilities are normalized twice, so that the results are bitwise equal. */
 static void ngram_thresholds(int max_ngram, double out[MAX_NGRAM]) {
     CHECK(max_ngram >= 1 && max_ngram <= MAX_NGRAM, "n-grams of up to %d words are not supported", max_ngram);
     for (int i = 0; i < max_ngram; i++) out[i] = 1.0 / (i + 1);
@@ -57,7 +57,7 @@ static int64_t draw_ngram(const MaskingConfig *c, const double *thresholds, Mt19
     return n;
 }
 
-/* Returns the tokens of n words, starting with `word`, or of all remaining words if fewer than n remain. */
+/* Returns the tokens of the n words from `word` on, or of all remaining words if there are fewer. */
 static MaskSpan ngram(const Masking *m, int64_t word, int64_t n) {
     const int64_t end = word + n < m->num_words ? word + n : m->num_words;
     return (MaskSpan){m->words[word], m->words[end] - m->words[word]};

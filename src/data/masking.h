@@ -4,8 +4,8 @@
  *   A word is a token and the continuations ("##") that follow it; [CLS] and [SEP] belong to no word. Words
  *   are visited in random order. For each word, the number n of words to mask, starting with this word, is
  *   drawn at random. The probability of n is proportional to 1/n, or n is geometrically distributed
- *   (SpanBERT, Joshi et al., 2020, section 3.1). n is reduced until the n words have at most as many tokens
- *   as remain to be masked. An n-gram that contains a masked token is skipped.
+ *   (SpanBERT, Joshi et al., 2020, section 3.1). n is reduced until the n words have no more tokens than remain to be
+ *   masked. An n-gram that contains a masked token is skipped.
  *
  * The number of tokens to mask is min(p * target, max(1, round(p * tokens))). */
 #pragma once
@@ -15,7 +15,7 @@
 
 #include "data/random/mt19937.h"
 
-/* The ids of the special tokens that masked datasets need; -1 if the vocabulary lacks the token. */
+/* The ids of the special tokens that masked datasets need. A token that the vocabulary lacks has the id -1. */
 typedef struct MaskTokens {
     int64_t cls, sep, mask;   /* BERT */
     int64_t bos, eos;         /* T5 */
@@ -30,8 +30,8 @@ typedef struct MaskingConfig {
     int max_ngram;
     /* whether n follows a geometric distribution with p = 0.2; otherwise, P(n) is proportional to 1/n */
     bool geometric;
-    /* If true, 80 % of the masked tokens become [MASK], 10 % become a random token, and 10 % are unchanged. If false,
-     * the text is unchanged. */
+    /* Whether to change the text: 80 % of the masked tokens become [MASK], 10 % become a random token, and 10 % are
+     * unchanged. */
     bool random_words;
 } MaskingConfig;
 

@@ -56,8 +56,7 @@ NpyArray npy_new(NpyType type, int64_t rows, int64_t columns) {
     return a;
 }
 
-/* The dict as numpy writes it, with the keys in numpy's order. The shape "(3,)" has one dimension, and "(3, 2)" has
- * two. */
+/* The dict as numpy writes it, with numpy's order of keys. The shape "(3,)" has one dimension, and "(3, 2)" has two. */
 #define DICT "{'descr': '%3[<iu0-9]', 'fortran_order': False, 'shape': (%18" SCNd64 ","
 static bool parse_header(const char *text, NpyArray *out) {
     char descr[4] = "";

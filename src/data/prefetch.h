@@ -7,8 +7,7 @@
  *   while (!(e = prefetch_next(p, &batch)).code && batch) step(batch);
  *   prefetch_stop(p);
  *
- * So that training can resume later, the caller must count the consumed samples, because the sampler runs
- * ahead of the trainer. */
+ * The sampler runs ahead of the trainer, so the caller must count the consumed samples to resume training later. */
 #pragma once
 
 #include <stdint.h>

@@ -31,8 +31,8 @@ typedef enum PreprocessInput {
     PREPROCESS_TEXT_PARAGRAPHS
 } PreprocessInput;
 
-/* Tokenizes `n` bytes of text, and returns the tokens in memory that the caller must free. Several threads
- * call this function concurrently. The text is valid UTF-8. A text from JSON may contain NULs. */
+/* Tokenizes `n` bytes of text. The caller must free the returned tokens. Several threads call this function
+ * concurrently. The text is valid UTF-8. Text from JSON may contain NULs. */
 typedef Err PreprocessEncode(void *ctx, const char *text, size_t n, int32_t **tokens, size_t *count);
 
 typedef struct PreprocessStats {
@@ -61,11 +61,11 @@ typedef struct PreprocessConfig {
     /* Document i goes to partition i modulo this number. As with Megatron-LM's --partitions, the dataset is
      * the concatenation of the partitions. A value of 0 means 1. */
     int partitions;
-    /* if > 0, at most this many documents are read, and no dataset is written; for benchmarks */
+    /* for benchmarks: if > 0, at most this many documents are read, and no dataset is written */
     int64_t most_documents;
     PreprocessEncode *encode;
     void *encode_ctx;
-    /* If not NULL, preprocess_run calls this function on the caller's thread after every few MiB of input. */
+    /* NULL, or a function that preprocess_run calls on the caller's thread after every few MiB of input. */
     void (*progress)(void *ctx, const PreprocessStats *);
     void *progress_ctx;
 } PreprocessConfig;

@@ -15,7 +15,7 @@ struct Sampler {
     int64_t epoch, order_length;
 };
 
-/* Returns how many consecutive samples are assigned to a rank before the next rank's samples. */
+/* Returns how many consecutive samples a rank gets before the next rank's samples begin. */
 static int64_t deal_of(const SamplerConfig *c) { return c->deal ? c->deal : c->micro_batch_size; }
 
 static Err sampler_check(const SamplerConfig *c) {

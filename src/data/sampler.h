@@ -11,9 +11,8 @@
  * If deal > 0, samples are assigned to ranks as if mbs were `deal`. A rank then gets the same samples in the same order
  * for any mbs (--batch-invariant-mode).
  *
- * Without sharding, the last samples of an epoch may fill the micro-batches of only some ranks. In
- * Megatron-LM, these ranks then run one more micro-step than the others. In Isotron, all ranks run the same
- * number of micro-steps. */
+ * Without sharding, the last samples of an epoch may fill the micro-batches of only some ranks. In Megatron-LM, those
+ * ranks then run one micro-step more than the others. In Isotron, all ranks run the same number of micro-steps. */
 #pragma once
 
 #include <stdbool.h>
@@ -36,7 +35,7 @@ typedef struct SamplerConfig {
 typedef struct Sampler Sampler;
 
 /* Opens a sampler. Returns a user error if no sample remains. A cyclic sampler also returns an error if
- * consumed_samples is not a multiple of mbs * dp or, if deal > 0, of deal * dp. */
+ * consumed_samples is not a multiple of mbs * dp (of deal * dp if deal > 0). */
 Err sampler_open(const SamplerConfig *, Sampler **out);
 void sampler_free(Sampler *); /* NULL is fine */
 /* Sets `indices` to this rank's next micro-batch, which has up to micro_batch_size samples. Returns false at the end of

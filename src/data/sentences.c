@@ -67,7 +67,7 @@ void sentences_close(Sentences *s) {
 
 static bool is_space(char c) { return c && strchr(" \t\n\v\f\r", c); }
 
-/* Returns whether only blanks separate the line break at i from another line break, or from the start or end of the
+/* Returns whether only blanks lie between the line break at i and another line break or the start or end of the
  * text. */
 static bool ends_paragraph(const char *s, size_t n, size_t i) {
     size_t before = i, after = i + 1;

@@ -1,7 +1,6 @@
 /* A source of tokens: an IndexedDataset, or mock data as in Megatron-LM's MockGPTLowLevelDataset
- * (core/datasets/gpt_dataset.py). Mock data has 100000 sequences, whose lengths are
- * default_rng(0).integers(1, longest). A sequence of length l consists of 1, 2, .., l-1 (modulo the vocabulary size)
- * and the end-of-document token. */
+ * (core/datasets/gpt_dataset.py). Mock data has 100000 sequences of lengths default_rng(0).integers(1, longest). A
+ * sequence of length l consists of 1, 2, .., l-1 (modulo the vocabulary size) and the end-of-document token. */
 #pragma once
 
 #include <stdint.h>
@@ -26,8 +25,8 @@ typedef struct TokenSource {
  * read-only and shared by all splits and threads. */
 Err source_open(const char *prefix, MockShape, int64_t vocab_size, int64_t eod, TokenSource *out);
 void source_close(TokenSource *);
-const char *source_name(const TokenSource *); /* returns the prefix or, for mock data, a name */
+const char *source_name(const TokenSource *); /* returns the prefix, or a name for mock data */
 int32_t source_length(const TokenSource *, int64_t sequence);
-/* Returns the first sequence of `document` or, for document == documents, the number of sequences. */
+/* Returns the first sequence of `document`. For document == documents, returns the number of sequences. */
 int64_t source_document(const TokenSource *, int64_t document);
 void source_tokens(const TokenSource *, int64_t sequence, int64_t begin, int64_t count, int64_t *out);

@@ -41,7 +41,7 @@ static Err line_error(const TaskFile *f, const char *why) {
 
 /* ---- samples ---- */
 
-/* Makes room for `more` elements in an array of n elements. The capacity is always a power of two. */
+/* Makes room for `more` additional elements in an array of n elements. The capacity is always a power of two. */
 static void *grown(void *old, int64_t n, int64_t more, size_t size) {
     int64_t had = 1, room;
     while (had < n) had *= 2;
@@ -66,7 +66,7 @@ static Str stripped(const char *s, size_t n) {
     return out;
 }
 
-/* Removes the space before each full stop that is surrounded by spaces, as Python's text.replace would. */
+/* Removes the space before each full stop with spaces on both sides, as Python's text.replace would. */
 static void close_dots(Str *text) {
     size_t to = 0;
     for (size_t from = 0; from < text->len; to++) {
@@ -181,7 +181,7 @@ static Columns split_columns(const Str *line) {
     }
 }
 
-/* Adds a sample with the text of column `first` and, if second >= 0, the text of column `second`. */
+/* Adds a sample with the text of column `first`, and that of column `second` if second >= 0. */
 static Err add_texts(const TaskFile *f, const Columns *c, int first, int second, int64_t label) {
     TaskRow row = {.is_pair = second >= 0};
     ERR_RETURN(add_text(f, c->at[first].s, c->at[first].n, &row.a));

@@ -13,7 +13,7 @@
 typedef struct TaskLabels {
     char **at; /* owned */
     int64_t n;
-    bool open; /* whether new names are added; if false, a new name is an error */
+    bool open; /* whether to add new names; if false, a new name is an error */
 } TaskLabels;
 void task_labels_free(TaskLabels *);
 

@@ -23,8 +23,8 @@ typedef struct TextReader {
     Str buffer;         /* the current line */
 } TextReader;
 
-/* Only PREPROCESS_JSONL can read Parquet files, in which each row becomes a line. For PREPROCESS_JSONL, lines
- * end as in Python's text files; for other kinds, lines end at \n. */
+/* Only PREPROCESS_JSONL can read Parquet files; each row becomes a line. For PREPROCESS_JSONL, lines end as in Python's
+ * text files; for other kinds, they end at \n. */
 TextReader text_reader(PreprocessInput, const char *const *inputs, int n, InputOptions);
 /* Appends the next record to `out`, and sets `path` and `line` to the record's position. Sets *more to false
  * at the end of the last file. */

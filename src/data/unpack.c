@@ -182,7 +182,7 @@ static Err failed(const Unpack *u, const char *why) {
                     u->format->name, u->path, why);
 }
 
-/* Skips zeros between and after parts, because tapes and disks with fixed block sizes pad files with
+/* Skips zeros between and after parts, because files on tapes and disks with fixed block sizes are padded with
  * zeros. */
 static Err skip_padding(Unpack *u, bool *have) {
     do {
@@ -223,7 +223,7 @@ static bool begins(const Unpack *u, const char *magic, size_t n) {
     return u->size >= n && !memcmp(u->block, magic, n);
 }
 
-/* Plain text may begin with PAR1 or BZh, so the following bytes are also tested. */
+/* Plain text may also begin with PAR1 or BZh, so the next bytes are tested, too. */
 bool unpack_is_parquet(const Unpack *u) {
     return (begins(u, "PAR1", 4) || begins(u, "PARE", 4)) &&
            (u->size == 4 || u->block[4] < ' ' || u->block[4] > '~');
@@ -250,8 +250,8 @@ static const Format *format_of(const Unpack *u) {
     return begins(u, "\xfd\x37zXZ", 6) || begins(u, "\x5d\0\0", 3) || begins(u, "LZIP\1", 5) ? &XZ : NULL;
 }
 
-/* Detects the format from the first bytes. Stops reading at a newline, because a line typed at a terminal may
- * be shorter than a magic number, and no magic number contains a newline. */
+/* Detects the format from the first bytes. Stops reading at a newline: a line typed at a terminal may be shorter than a
+ * magic number, and no magic number contains a newline. */
 static Err choose(Unpack *u) {
     for (ssize_t n = 1; u->size < MAGIC && n > 0 && !memchr(u->block, '\n', u->size);) {
         do n = read(u->fd, u->block + u->size, BLOCK - u->size);

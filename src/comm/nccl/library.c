@@ -12,7 +12,7 @@ static bool find(void *library, const char *name, void *function) {
     return at;
 }
 
-/* Returns the name of a function that the library lacks, or NULL if it has all of them. */
+/* Returns the name of a function that the library lacks, or NULL if it lacks none. */
 static const char *find_functions(Nccl *n) {
 #define FUNCTION(name, parameters)                                                                           \
     if (!find(n->library, "nccl" #name, &n->name)) return "nccl" #name;

@@ -85,8 +85,8 @@ bool nccl_has_windows(const Nccl *);
 /* Loads a library; NULL means libnccl.so.2 on the loader's search path. Returns a user error if the library
  * cannot be used. The library stays loaded until the process ends. */
 Err nccl_load(const char *file, Nccl *);
-/* Returns a configuration with these two values. NCCL chooses all other values and, if most_blocks is 0, also the
- * number of blocks. */
+/* Returns a configuration with these two values. NCCL chooses all others, and also the number of blocks if most_blocks
+ * is 0. */
 NcclConfig nccl_config(int most_blocks, bool copy_engines);
 /* Writes the version as text, such as "2.28.9", and returns the text. */
 const char *nccl_version_text(const Nccl *, char text[32]);

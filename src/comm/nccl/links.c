@@ -37,8 +37,8 @@ static void draw_ids(NcclState *s, Group g, NcclId *id, int count) {
 }
 
 /* Returns whether the group's all-gathers use copy engines. Copy engines occupy no multiprocessors, but they are slower
- * than NCCL's kernels, particularly in a CUDA graph. Data-parallel all-gathers overlap with entire layers, so they can
- * afford to be slower, unlike tensor-parallel all-gathers. */
+ * than NCCL's kernels, particularly in a CUDA graph. Only data-parallel all-gathers can afford to be slower, because
+ * they overlap with entire layers. */
 static bool uses_copy_engines(const NcclState *s, const Group *g) {
     return s->registers && g->axes != 1u << AXIS_TP;
 }
@@ -137,10 +137,10 @@ void comm_plan(Comm *c, const CommCall *call) {
     }
 }
 
-/* The device memory, in MiB, that NCCL allocates when it first connects ranks, and for each other member of an
- * all-to-all. The values were measured by `bench train` with NCCL 2.28.9 on H100 and H200 with NVLink, as "taken" minus
- * "planned" in runs with 1 to 6 communicators. To a member on a different host, NCCL opens 2 channels instead of 32
- * (ncclTopoComputeP2pChannels). */
+/* The device memory in MiB that NCCL allocates when it first connects ranks, and the additional memory for each other
+ * member of an all-to-all. `bench train` measured these values as "taken" minus "planned", in runs with 1 to 6
+ * communicators of NCCL 2.28.9 on H100 and H200 with NVLink. For a member on a different host, NCCL opens 2 channels
+ * instead of 32 (ncclTopoComputeP2pChannels). */
 enum { FIRST_MIB = 465, PEER_MIB = 402, REMOTE_PEER_MIB = PEER_MIB / 16 };
 
 /* Returns how many MiB a communicator needs if its operations use at most `most_blocks` thread blocks. The formula fits

@@ -74,8 +74,8 @@ void nccl_fly(NcclState *, NcclLink *, NcclFlight *);
 /* Removes finished operations from the list. Operations whose comm_wait has returned become reusable. The
  * caller must hold the lock. */
 void nccl_sweep(NcclState *, NcclLink *);
-/* Sets the operation for which NCCL is called. Call this function with the operation before the NCCL calls, and with
- * NULL after them. */
+/* Records which operation the next NCCL calls are for. Call this function with the operation before those calls, and
+ * with NULL after them. */
 void nccl_set_calling(NcclState *, const CommKey *, NcclFlight *);
 void nccl_set_calling_since(NcclState *, int64_t ns);
 void nccl_watch_begin(NcclState *);
@@ -87,7 +87,7 @@ NcclLink *nccl_link_new(NcclState *, CommChannel *);
 /* Makes the link visible to the watchdog. */
 void nccl_link_publish(NcclState *, NcclLink *);
 void nccl_open_group(NcclState *, CommChannel *, Group);
-/* Returns an operation's link, and opens the link for its first operation. */
+/* Returns an operation's link, which is opened for its first operation. */
 NcclLink *nccl_link_of(NcclState *, const CommWork *);
 /* Returns whether NCCL can run the call. NCCL ignores NaN in float maxima and minima, and supports neither barriers nor
  * FP8 sums. */

@@ -1,6 +1,6 @@
 /* NCCL as the transport for device memory. Each channel has its own communicator and stream, so that operations on
- * different channels overlap. An operation runs after earlier calls on the device, and later calls on the device wait
- * for the operation's event. The host does not block. */
+ * different channels overlap. An operation runs after earlier calls on the device, and later calls wait for the
+ * operation's event. The host does not block. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Tracks operations in flight, and runs the thread that watches them. NCCL does not detect a missing member.
- * On each rank, a watchdog polls the operations in flight. The watchdog warns if an operation is late, and
- * aborts the run if an operation misses the deadline or if NCCL reports an error. Events of a CUDA graph
- * cannot be queried, so the watchdog watches a graph's launch instead of its operations. */
+ * On each rank, a watchdog polls the operations in flight. It warns if an operation is late, and aborts the run if one
+ * misses the deadline or if NCCL reports an error. Events of a CUDA graph cannot be queried, so the watchdog watches a
+ * graph's launch instead of its operations. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -53,7 +53,7 @@ void nccl_compare(Comm *c) {
     }
 }
 
-/* Registers the memory. NCCL does not detect a missing member or windows of different sizes; a collective on the host
+/* Registers the memory. NCCL detects neither a missing member nor windows of different sizes; a collective on the host
  * transport detects both. */
 void nccl_attach(Comm *c, const Group *g, void *memory, size_t bytes) {
     NcclState *s = c->device_state;

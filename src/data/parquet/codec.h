@@ -9,7 +9,7 @@
 enum { PARQUET_UNCOMPRESSED = 0 };
 
 bool parquet_codec_can(int64_t codec); /* whether the codec is supported */
-/* Returns the rest of an error message about a column whose codec is not supported: "is compressed by LZO; ...". */
+/* Returns the end of an error message about a column with an unsupported codec: "is compressed by LZO; ...". */
 const char *parquet_codec_problem(int64_t codec);
 /* Decompresses `n` bytes to `out`. Returns whether the result has exactly `size` > 0 bytes. The codec must be
  * supported, and must not be PARQUET_UNCOMPRESSED. */

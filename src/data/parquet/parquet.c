@@ -52,8 +52,8 @@ typedef struct PageHeader {
     bool has_crc, compressed;
 } PageHeader;
 
-/* Reads the nested header for the page type: field 5 for data pages, 7 for dictionaries, and 8 for data pages
- * V2. The three types of header number their fields differently. */
+/* Reads the nested header for the page type: field 5 for data pages, 7 for dictionaries, and 8 for data pages V2. Each
+ * of these headers numbers its fields differently. */
 static void read_kind(Bytes *b, ThriftField kind, PageHeader *h) {
     const bool v2 = kind.id == 8;
     thrift_struct(b, kind);

@@ -2,14 +2,13 @@
  * Compression.md).
  *
  * The reader supports top-level columns of type BYTE_ARRAY, required or optional, and data pages of both
- * versions. The reader supports dictionaries, the encodings of data/parquet/values.h, and the codecs SNAPPY,
- * GZIP, BROTLI, ZSTD and LZ4_RAW. The file may also contain columns of any other kind. Requesting a column is
- * a user error if the column contains lists, maps or structs, uses LZO or the older LZ4, is encrypted, or
- * stores its data in other files.
+ * versions. It also supports dictionaries, the encodings of data/parquet/values.h, and the codecs SNAPPY, GZIP, BROTLI,
+ * ZSTD and LZ4_RAW. The file may also contain columns of any other kind. Requesting a column is a user error if the
+ * column contains lists, maps or structs, uses LZO or the older LZ4, is encrypted, or stores its data in other files.
  *
  * The file is mapped. The reader needs memory for the locations of the requested columns in each row group, and for a
- * page and a dictionary of each requested column. A page may have at most 1 GiB. A page of more than 64 MiB may be at
- * most 32768 times as large as its compressed form. The file is untrusted; a damaged file is a user error. */
+ * page and a dictionary of each requested column. A page may be at most 1 GiB in size. A page of more than 64 MiB may
+ * be at most 32768 times as large as its compressed form. The file is untrusted; a damaged file is a user error. */
 #pragma once
 
 #include <stdbool.h>

@@ -74,8 +74,8 @@ void thrift_struct(Bytes *b, ThriftField f) {
     if (f.type != THRIFT_STRUCT) bytes_fail(b);
 }
 
-/* Reads the header of a list. A list cannot have more elements than bytes remain, because each element takes
- * at least one byte. */
+/* Reads the header of a list. A list cannot have more elements than there are bytes left, because each element needs at
+ * least one byte. */
 static uint64_t list_head(Bytes *b, unsigned *type) {
     const unsigned head = (unsigned)bytes_little(b, 1);
     const uint64_t n = head >> 4 == 15 ? bytes_varint(b) : head >> 4;

@@ -70,7 +70,7 @@ static int draw_places(Mt19937 *g, int64_t last, int64_t place[SWAPS]) {
     return n;
 }
 
-/* The positions for many swaps are drawn before the first swap, so that the memory accesses for the swaps overlap. */
+/* Draws the positions for many swaps before the first swap, so that the swaps' memory accesses overlap. */
 #define SHUFFLE(g, a, n)                                                                                     \
     do {                                                                                                     \
         int64_t place[SWAPS];                                                                                \

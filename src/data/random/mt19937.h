@@ -1,7 +1,7 @@
 /* MT19937 (Matsumoto and Nishimura, 1998) as in numpy.random.RandomState and torch.Generator("cpu"): both
- * seed the generator with 32 bits by Knuth's recurrence and draw tempered 32-bit words. Megatron-LM shuffles
- * documents and samples with numpy's generator, and the cyclic sampler's epochs with torch's. The draws of
- * both generators are reproduced exactly. */
+ * seed the generator with 32 bits by Knuth's recurrence and draw tempered 32-bit words. Megatron-LM shuffles documents
+ * and samples with numpy's generator, and the cyclic sampler's epochs with torch's. This code reproduces the draws of
+ * both exactly. */
 #pragma once
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* C++'s std::mt19937_64 (Nishimura and Matsumoto, 2000), with which Megatron-LM shuffles the samples of masked
+/* C++'s std::mt19937_64 (Nishimura and Matsumoto, 2000). Megatron-LM uses it to shuffle the samples of masked
  * datasets. */
 #pragma once
 

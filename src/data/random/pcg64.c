@@ -7,8 +7,8 @@ typedef unsigned __int128 u128;
 #define U128(high, low) ((u128)(high##ull) << 64 | (low##ull))
 
 /* SeedSequence (numpy/random/bit_generator.pyx) hashes the entropy words into a pool of four words and mixes
- * the pool with itself. The function generate_state of SeedSequence hashes the pool again, into as many words
- * as the generator needs. */
+ * the pool with itself. SeedSequence's generate_state then hashes the pool into as many words as the generator
+ * needs. */
 enum { POOL = 4, WORDS = 8 };
 
 static uint32_t hash_word(uint32_t value, uint32_t *constant, uint32_t multiplier) {
