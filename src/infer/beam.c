@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 
-/* A text, stored without the tokens with which the search begins. */
+/* A text, stored without the tokens that begin the search. */
 typedef struct Text {
     int64_t id; /* the id of the request that computes this text */
     int32_t *tokens;
@@ -31,12 +31,12 @@ typedef struct Search {
     int64_t n_candidates, each, ids; /* each: number of candidates per text; ids: number of requests so far */
     double *prompt_logprobs;
     int64_t most;   /* maximum number of new tokens per text */
-    int64_t failed; /* number of tokens after which logits were not finite, or 0 */
+    int64_t failed; /* number of tokens before the first logits that were not finite, or 0 */
 } Search;
 
 /* ---- texts ---- */
 
-/* Returns the candidate's text, with its token appended unless the token is an end token. */
+/* Returns the candidate's text, including its token unless that is an end token. */
 static Text continued(const Search *s, const Candidate *c, bool stopped) {
     const Text *from = &s->open[c->text];
     Text t = {.id = from->id, .n = from->n + !stopped, .sum = c->sum, .stopped = stopped};
@@ -54,7 +54,7 @@ static void texts_free(Text *t, int64_t n) {
     for (int64_t i = 0; i < n; i++) text_free(&t[i]);
 }
 
-/* Adds a text to the finished texts, and keeps the best `width` of them. */
+/* Adds a text to the finished texts, of which the best `width` are kept. */
 static void add_ended(Search *s, Text t) {
     int64_t at = s->n_ended;
     while (at > 0 && s->ended[at - 1].score < t.score) at--;

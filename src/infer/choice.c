@@ -65,7 +65,7 @@ static void keep_grammar(Engine *e, const Live *live, int64_t at) {
     }
 }
 
-/* Copies the logits for token `at` from e->row to e->scratch, and applies the request's adjustments to the copy. */
+/* Copies the logits for token `at` from e->row to e->scratch, and adjusts the copy as the request requires. */
 static void adjust(Engine *e, const Live *live, int64_t at) {
     const Request *r = &live->request;
     const int64_t vocab = e->model->plan.vocab;

@@ -38,8 +38,7 @@ static void pages_release(PagePool *pool, PageList *l) {
     l->n = 0;
 }
 
-/* Extends a list so that its pages hold `rows` rows. If too few pages are free, returns false and takes no
- * pages. */
+/* Extends a list so that its pages hold `rows` rows. If too few pages are free, returns false and changes nothing. */
 static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page) {
     const int64_t more = engine_pages(rows, page) - l->n;
     if (more <= 0) return true;
@@ -51,7 +50,7 @@ static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page
     return true;
 }
 
-/* Takes a state, if the model has states. There is one for each request that can run. */
+/* Reserves a state for the request if the model has states. The pool has one for each request that can run. */
 static void take_state(Engine *e, Live *live) {
     const bool taken = pages_extend(e->states, &live->state, page_pool_size(e->states) > 0, 1);
     CHECK(taken, "none of %lld states is available", (long long)page_pool_size(e->states));
@@ -207,15 +206,14 @@ static void add_share(Engine *e, Live *live, int64_t n, int64_t drafts) {
     e->share[e->n_shares++] = (Share){live, live->computed, n + drafts, live->n - 1};
 }
 
-/* Returns the number of drafts for a request: as many as the request can use, or 0 if not all of them fit. */
+/* Returns the number of drafts for a request: as many as it can use, or 0 if they do not all fit. */
 static int64_t drafts_of(Engine *e, Live *live, int64_t rest) {
     const int64_t n = speculation_most(e, live);
     return n <= rest && extend(e, live, live->n + n) ? n : 0;
 }
 
-/* Adds the next tokens of the running requests, and their drafts, to the pass. A request gets at least one
- * token, unless it waits for engine_continue. *rest is the number of additional tokens that fit in the
- * pass. */
+/* Adds the running requests' next tokens and drafts to the pass. Each request gets at least one token unless it waits
+ * for engine_continue. *rest is the number of additional tokens that fit in the pass. */
 static void share_running(Engine *e, int64_t *rest) {
     for (int64_t i = 0; i < e->running.n; i++) {
         Live *live = e->running.at[i];
@@ -235,8 +233,8 @@ static PageName next_name(const Engine *e, const Live *live) {
     return page_name(&e->limits, &live->request, live->tokens, live->named, live->before);
 }
 
-/* Shares existing pages that contain the request's first tokens. The last token is always computed, because its logits
- * are needed. */
+/* Lets the request share existing pages that contain its first tokens. The last token is always computed, because its
+ * logits are needed. */
 static void find_prefix(Engine *e, Live *live) {
     if (!e->limits.shares_prefixes || has_encoder(e) || reports(e, live, live->known)) return;
     while ((live->named + 1) * e->limits.page < live->n) {
@@ -358,7 +356,7 @@ static void take_results(Engine *e, Tensor logits, EngineSink *sink, void *arg) 
     int64_t at = 0;
     for (const Share *s = e->share; s < e->share + e->n_shares; s++) {
         Live *live = s->live;
-        int64_t end = s->first + s->n; /* index after the last row whose token is kept */
+        int64_t end = s->first + s->n; /* end of the rows whose tokens are kept */
         for (int64_t i = s->first; i < s->first + s->n; i++) {
             const bool prompt = reports(e, live, i);
             if (i < s->wanted && !prompt) continue;
@@ -386,7 +384,7 @@ static void take_results(Engine *e, Tensor logits, EngineSink *sink, void *arg) 
     }
 }
 
-/* Returns whether this replica has anything to compute or, if replicas share experts, whether any replica does. */
+/* Returns whether this replica, or any replica if they share experts, has anything to compute. */
 static bool has_work(const Engine *e) {
     int64_t shares = e->n_shares;
     if (pass_joins(e->model, e->context))
@@ -419,7 +417,7 @@ void engine_continue(Engine *e, int64_t id, int32_t token) {
     live->tokens[live->n++] = token;
 }
 
-/* Returns a copy of the list that shares its first n pages. */
+/* Returns a list of the first n pages of `l`, which both lists then share. */
 static PageList shared_pages(PagePool *pool, const PageList *l, int64_t n) {
     page_pool_share(pool, n, l->page);
     return (PageList){mem_copy(l->page, (size_t)n * sizeof *l->page), n};
@@ -515,7 +513,7 @@ double engine_room(const RunContext *c) {
     return least / 2;
 }
 
-/* Checks that there is enough memory for the pools, and for a pass that needs the logits of all its tokens. */
+/* Checks that the memory suffices for the pools and for a pass that needs the logits of all its tokens. */
 static Err check_memory(const Model *m, const RunContext *c, const EngineLimits *l) {
     const double cache = engine_cache_bytes(m, c, l),
                  logits = (double)l->tokens * (double)m->plan.head->width * (double)dtype_size(c->dtype),

@@ -15,14 +15,13 @@
 #include "infer/sampling.h"
 #include "models/cache.h"
 
-/* Speculation: each pass also checks drafts of the requests' next tokens. A draft is kept only if it equals
- * the token that is chosen at the draft's position, so tokens and log-probabilities do not depend on
- * drafts. */
+/* Speculation: each pass also checks drafts of the requests' next tokens. A draft is kept only if it equals the token
+ * chosen at its position, so tokens and log-probabilities do not depend on drafts. */
 typedef struct Speculation {
     int64_t tokens; /* maximum number of drafts per request and pass; 0: none */
-    /* A model with the same vocabulary that computes drafts, and its context, which uses the same device. If
-     * `model` is NULL, the main model's MTP layers (--mtp-num-layers) compute the drafts. The model must have
-     * at least `tokens` MTP layers. */
+    /* A model that computes drafts, and its context. It must have the main model's vocabulary and device. If `model` is
+     * NULL, the main model's MTP layers (--mtp-num-layers) compute the drafts. There must then be at least `tokens` of
+     * them. */
     const Model *model;
     const RunContext *context;
 } Speculation;
@@ -113,7 +112,7 @@ typedef struct EngineCounts {
 typedef struct Engine Engine;
 
 enum {
-    /* number of tokens per pass at which GEMMs reach full speed; more tokens only take more activation memory */
+    /* number of tokens per pass at which GEMMs reach full speed; more tokens only need more activation memory */
     ENGINE_PASS_TOKENS = 4096,
     ENGINE_PAGE = 64, /* default number of rows per page */
 };
@@ -124,16 +123,16 @@ static inline bool engine_ends(const int64_t *ends, int64_t n, int64_t token) {
     return false;
 }
 
-/* Returns the default limit of the pools' memory in bytes: half of the available memory on the rank that has
- * the least. All ranks must call this function, which returns the same result on all of them, because the
- * number of pages decides which requests run. */
+/* Returns the default limit of the pools' memory in bytes: half of the available memory on the rank that has the least.
+ * All ranks must call this function. They get the same result, because the number of pages decides which requests
+ * run. */
 double engine_room(const RunContext *);
 /* Returns how many pages `rows` rows need. */
 static inline int64_t engine_pages(int64_t rows, int64_t page) { return (rows + page - 1) / page; }
-/* Returns the pools' size in bytes on the rank that needs the most. All ranks must call this function, which
- * returns the same result on all of them. The result is a double, because an integer could overflow. */
+/* Returns how many bytes the pools need on the rank that needs the most. All ranks must call this function, and all get
+ * the same result. The result is a double, because an integer could overflow. */
 double engine_cache_bytes(const Model *, const RunContext *, const EngineLimits *);
-/* Returns the size of the states of this many requests in bytes, on the rank that needs the most. All ranks must call
+/* Returns how many bytes the states of `requests` requests need on the rank that needs the most. All ranks must call
  * this function. */
 double engine_state_bytes(const Model *, const RunContext *, int64_t requests);
 /* Allocates the pools. Returns a user error on all ranks if there is too little memory. The model and the context must
@@ -149,15 +148,15 @@ Err engine_check(const Engine *, const Request *);
 bool engine_abort(Engine *, int64_t id);
 /* Appends a token to a steered request after its EVENT_CHOICE. Call engine_continue between steps. */
 void engine_continue(Engine *, int64_t id, int32_t token);
-/* Adds a copy of a running request. Call engine_fork between steps. The copies share all pages except a
- * partly filled last page. Enough pages for all steered requests must be available. */
+/* Adds a copy of a running request. Call engine_fork between steps. The two requests share all pages except a partly
+ * filled last page. There must be enough pages for all steered requests. */
 void engine_fork(Engine *, int64_t id, int64_t copy);
 /* Makes all requests release their pages. The rows in these pages are recomputed later. Call engine_forget
  * between steps. No request may be steered during this call. */
 void engine_forget(Engine *);
 /* Releases the pools' memory, unless EngineLimits.suspended is KV_PERSIST. Call engine_suspend between steps.
  * With KV_OFFLOAD, the pages of requests are copied to host memory; too little memory is a fault. With
- * KV_RECOMPUTE, engine_suspend calls engine_forget. No step may run before engine_wake. */
+ * KV_RECOMPUTE, engine_suspend calls engine_forget. No step may run until engine_wake is called. */
 void engine_suspend(Engine *);
 /* Allocates the pools' memory again, and restores the pages that engine_suspend copied. Too little memory is
  * a fault. */
@@ -165,7 +164,7 @@ void engine_wake(Engine *);
 /* Calls engine_forget. Call this function after the model's parameters have changed, so that no rows computed
  * with the earlier parameters remain. */
 void engine_new_weights(Engine *);
-/* Runs one pass. Returns false if there was nothing to compute. If data-parallel ranks share experts, all
- * ranks must call this function the same number of times, and it returns the same result on all of them. */
+/* Runs one pass. Returns false if there was nothing to compute. If data-parallel ranks share experts, all ranks must
+ * call this function the same number of times, and all get the same result. */
 bool engine_step(Engine *, EngineSink *, void *arg);
 EngineCounts engine_counts(const Engine *);

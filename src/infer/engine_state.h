@@ -1,4 +1,4 @@
-/* The engine's state, which the files of its implementation share. */
+/* The engine's state, shared by the files that implement it. */
 #pragma once
 
 #include "base/min_max.h"
@@ -42,7 +42,7 @@ typedef struct Share {
     int64_t first, n, wanted;
 } Share;
 
-/* A forward pass over some rows through a model, or through its stack at depth k (CacheShape). */
+/* A forward pass of some rows through a model or through its stack at depth k (CacheShape). */
 typedef struct Pass {
     const Model *model;
     Tape *tape;
@@ -110,10 +110,10 @@ static inline bool reports(const Engine *e, const Live *live, int64_t i) {
 
 /* Returns whether data-parallel ranks must run passes together, because they share experts. */
 bool pass_joins(const Model *, const RunContext *);
-/* Returns how many pages a cache needs for padding tokens, in addition to the pool's pages. */
+/* Returns how many pages a cache needs for padding tokens beyond the pool's pages. */
 int64_t pass_spare_pages(const Model *, const RunContext *, int64_t page);
-/* Returns the name of page `i` of a request whose tokens are given. `before` is the number of the preceding
- * page. The salt is only in the first page's name, on which the names of all later pages depend. */
+/* Returns the name of a request's page `i`, computed from the request's tokens. `before` is the number of the preceding
+ * page. Only the first page's name contains the salt; all later names depend on the first. */
 static inline PageName page_name(const EngineLimits *l, const Request *r, const int32_t *tokens, int64_t i,
                                  uint64_t before) {
     return (PageName){.before = before,
@@ -136,13 +136,12 @@ void pass_close(Engine *);
 void choice_read_row(const Engine *, const Tensor *logits, int64_t i);
 /* Returns op_choose's parameters for token `at` of a request. A prompt token is already known. */
 ChoiceRow choice_row(const Live *, int64_t at);
-/* Returns whether op_choose chooses token `at` of a request. The host chooses all other tokens, for which it
- * needs e->row. */
+/* Returns whether op_choose chooses token `at` of a request. The host chooses all other tokens from e->row. */
 bool choice_is_made(const Live *, int64_t at);
-/* Chooses token `at` of a request: returns op_choose's choice `made`, or chooses from e->row. The choice depends only
+/* Chooses token `at` of a request. Returns op_choose's choice `made`, or a choice from e->row. The choice depends only
  * on the request, its tokens before `at` and the logits. Returns -1 if no token is allowed. */
 int32_t choice_token(Engine *, const Live *, int64_t at, const Chosen *made);
-/* Returns a token's log-probability, computed from `Chosen` if it contains this token and a sum, and otherwise from
+/* Returns a token's log-probability. Computes it from `Chosen` if that contains the token and a sum, and otherwise from
  * e->row. */
 double choice_logprob_of(const Engine *, const Chosen *, int32_t token);
 /* Returns why a request ends if choice_token allows no token. */

@@ -29,7 +29,7 @@ struct Fleet {
     Err loaded; /* the result of the last load */
     int64_t replica, replicas;
     bool forgets;     /* whether engines forget pages while they are suspended */
-    bool reports;     /* whether this rank is the first rank in its replica */
+    bool reports;     /* whether this rank is the first one in its replica */
     Group reporters;  /* the first ranks of all replicas, including this rank */
     int64_t applied;  /* number of orders applied so far */
     Words events;     /* this replica's events in the current step, if `reports` is true */
@@ -129,8 +129,7 @@ static void broadcast(const Fleet *f, int64_t *words, int64_t n) {
                                   .n = n});
 }
 
-/* Turns an error into a fault, because the error means that there is a bug or that a rank runs a different
- * program. */
+/* Turns an error into a fault, because its cause is a bug or a rank that runs a different program. */
 static void check(Err e) { CHECK(!e.code, "%s", e.msg); }
 
 /* Returns whether it is time to poll all ranks for interrupts. Only rank 0 reads a clock. */

@@ -11,7 +11,7 @@
 
 typedef struct Fleet Fleet;
 
-/* Like engine_new. All ranks must call this function, which returns the same error on all of them. */
+/* Like engine_new. All ranks must call this function, and all get the same error. */
 Err fleet_new(const Model *, const RunContext *, const EngineLimits *, Fleet **out);
 /* On rank 0, this function first makes the other ranks' fleet_follow calls return. */
 void fleet_free(Fleet *);
@@ -26,13 +26,12 @@ void fleet_follow(Fleet *);
 Err fleet_add(Fleet *, const Request *);
 /* Like engine_abort. No later event for the request is reported, but its pages become free only in the next step. */
 bool fleet_abort(Fleet *, int64_t id);
-/* Applies on all ranks the requests, aborts and signals that were sent since the last call, and then runs a
- * pass, unless the fleet is paused, suspended or stopped. Returns false if there was nothing to compute. Each
- * replica's events arrive in the order in which the replica admitted the requests. The sink may call
- * fleet_abort. */
+/* On all ranks, applies the requests, aborts and signals sent since the last call. Then runs a pass unless the fleet is
+ * paused, suspended or stopped. Returns false if there was nothing to compute. Each replica's events arrive in the
+ * order in which the replica admitted the requests. The sink may call fleet_abort. */
 bool fleet_step(Fleet *, EngineSink *, void *arg);
-/* Returns the counts at the end of the last step, summed over the replicas (for `passes` and `model_ns`: the
- * maxima). */
+/* Returns the counts at the end of the last step: the replicas' maxima for `passes` and `model_ns`, and their sums for
+ * all others. */
 EngineCounts fleet_counts(const Fleet *);
 
 /* Sends a signal, which takes effect in the next step. Returns a user error if the signal is not allowed in
@@ -41,12 +40,12 @@ EngineCounts fleet_counts(const Fleet *);
  * `path`. */
 Err fleet_signal(Fleet *, FleetSignal, const char *path);
 FleetState fleet_state(const Fleet *);
-/* Sets a function that returns whether this rank must end, for example because of a signal. As part of a
- * step, rank 0 collects these results every half second. fleet_interrupted is true on rank 0 once any rank must end. */
+/* Sets a function that returns whether this rank must end, for example because of a signal. Rank 0 collects these
+ * results in a step every half second. fleet_interrupted is true on rank 0 once any rank must end. */
 void fleet_on_interrupt(Fleet *, int (*poll)(void));
 bool fleet_interrupted(const Fleet *);
-/* Loads the parameters of the checkpoint in `path`. After an error, no parameter has changed. The function
- * returns the same error on all ranks. */
+/* Loads the parameters of the checkpoint in `path`. After an error, which is the same on all ranks, no parameter has
+ * changed. */
 typedef Err FleetLoad(void *arg, const char *path);
 /* Sets the function that each rank calls in the step that applies SIGNAL_WEIGHTS. If the function succeeds, later
  * tokens are computed with the new parameters (EngineEvent.weights). All ranks must call fleet_on_weights before the

@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 
-/* Appends or reads one word. A reader that has reached the end of the words reads 0. */
+/* Appends or reads one word. After the last word, a reader reads 0. */
 static void word(Words *w, int64_t *x) {
     if (!w->reads) {
         w->at = mem_grow(w->at, (size_t)w->n + 1, sizeof *w->at);

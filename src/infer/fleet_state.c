@@ -5,7 +5,7 @@ static const char *const STATES[FLEET_STATES] = {"running",    "pausing",   "pau
                                                  "stopping",   "stopped"};
 static const char *const NAMES[SIGNALS] = {"pause", "unpause", "suspend", "resume", "stop", "weights"};
 
-/* The state to which a signal leads, plus one; 0 if the signal is not allowed. */
+/* The state after a signal, plus one; 0 if the signal is not allowed. */
 #define TO(state) FLEET_##state + 1
 static const unsigned char NEXT[FLEET_STATES][SIGNALS] = {
     [FLEET_RUNNING] = {[SIGNAL_PAUSE] = TO(PAUSING)},

@@ -23,8 +23,8 @@ static int64_t encoder_pages(const Model *m, const Prompt *p, int64_t page) {
     return has_encoder(m) ? engine_pages(p->n, page) : 0;
 }
 
-/* The prompts' requirements, which rank 0 sends to all ranks. If there are r replicas, each receives every r-th prompt,
- * and `all` is the largest number of pages that a replica needs. */
+/* The prompts' requirements, which rank 0 sends to all ranks. Each of r replicas receives every r-th prompt; `all` is
+ * the largest number of pages that a replica needs. */
 typedef struct Demand {
     int64_t prompts, longest, all, all_encoder, most, most_encoder;
 } Demand;
@@ -137,8 +137,7 @@ static void take_event(void *arg, const EngineEvent *event) {
 
 /* ---- adding prompts ---- */
 
-/* Adds a request. The request's result begins with the prompt or, in an encoder-decoder model, with the start
- * token. */
+/* Adds a request. Its result begins with the prompt, or with the start token in an encoder-decoder model. */
 static Err add(Session *s, int64_t i) {
     const GenerateOptions *o = s->options;
     const Prompt *p = &s->prompts[i];

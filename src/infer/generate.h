@@ -13,7 +13,7 @@ typedef struct Prompt {
 } Prompt;
 
 typedef struct Generated {
-    /* Owned. The prompt (or, in an encoder-decoder model, `start`), the new tokens and, if has_end is true, the end
+    /* Owned. The prompt (`start` in an encoder-decoder model), the new tokens and, if has_end is true, the end
      * token. */
     int32_t *tokens;
     /* Owned. log p(tokens[i+1] | tokens[..i]) under the unmodified distribution, for tokens[1..]. */
@@ -23,8 +23,8 @@ typedef struct Generated {
     int64_t n, n_prompt;        /* numbers of tokens; n does not include the end token */
     int64_t *at_ns;             /* owned; clock_ns() when tokens[1..] were chosen, or 0 for prompt tokens */
     int64_t added_ns, ended_ns; /* clock_ns() when the prompt was added, and when the sample ended */
-    /* has_end: whether an end token ended the sample; stopped: whether an end token or the watch ended it, instead of
-     * max_new_tokens */
+    /* has_end: whether an end token ended the sample; stopped: whether an end token or the watch, not max_new_tokens,
+     * ended it */
     bool stopped, has_end;
     bool ended;
 } Generated;
@@ -36,7 +36,8 @@ typedef bool GenerateWatch(void *arg, int64_t sample, const Generated *);
 typedef struct GenerateOptions {
     Sampling sampling;
     int64_t max_new_tokens;
-    const int64_t *max_each; /* [n]: unless NULL, replaces max_new_tokens for each prompt */
+    const int64_t
+        *max_each; /* [n]: each prompt's max_new_tokens; NULL if max_new_tokens applies to all prompts */
     uint64_t seed;
     const int64_t *ends; /* [n_ends]: tokens that end a sample and are not part of its text */
     int64_t n_ends;
@@ -47,12 +48,12 @@ typedef struct GenerateOptions {
     int64_t page, requests, tokens; /* maxima, as in EngineLimits; 0 means the default */
     double room;                    /* maximum size of the KV cache in bytes; 0 for engine_room */
     Speculation speculation;
-    /* Number of prompts that are added before each pass (per_pass) or, at random times, per second
-     * (per_second). If per_pass and per_second are 0, all prompts are added before the first pass. */
+    /* Number of prompts added before each pass (per_pass), or per second at random times (per_second). If per_pass and
+     * per_second are 0, all prompts are added before the first pass. */
     int64_t per_pass;
     double per_second;
-    /* After every `suspend_every` passes, as soon as a prompt has received a new token, the fleet is
-     * suspended for suspend_s seconds and resumed. If suspend_every is 0, the fleet is never suspended. */
+    /* After every `suspend_every` passes, as soon as a prompt has received a new token, the fleet is suspended for
+     * suspend_s seconds and then resumed. If suspend_every is 0, the fleet is never suspended. */
     int64_t suspend_every;
     double suspend_s;
     KvCacheMode suspended; /* this member and the next two are as in EngineLimits */
@@ -67,11 +68,10 @@ static inline int64_t generate_most_new(const GenerateOptions *o, int64_t sample
     return o->max_each ? o->max_each[sample] : o->max_new_tokens;
 }
 /* All ranks of the context must call this function with the same sizes, room and speculation. The function
- * returns the same error on all ranks. The prompts and the other options come from rank 0. Only rank 0
- * receives the generated text and calls the watch. A prompt that is empty or longer than the model's
- * positions, an id outside the vocabulary, and logits that are not finite are user errors. The model must
- * predict each token from the tokens before it, so it must not be a BERT model. out[n] is the caller's array,
- * whose elements must be freed with generated_free. */
+ * returns the same error on all ranks. Rank 0 provides the prompts and the other options, receives the generated text,
+ * and calls the watch. A prompt that is empty or longer than the model's positions, an id outside the vocabulary, and
+ * logits that are not finite are user errors. The model must predict each token from the tokens before it, so it must
+ * not be a BERT model. The caller provides the array out[n], and frees its elements with generated_free. */
 Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
              Generated *out);
 void generated_free(Generated *);

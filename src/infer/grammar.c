@@ -8,7 +8,7 @@
 
 enum { MASKS = 16, SLOTS = 4 * GRAMMAR_WIDEST };
 
-/* A call that has not returned. Several cells can describe the same call. */
+/* A call that has not returned. More than one cell can describe the same call. */
 typedef struct Cell {
     int32_t node, parent, depth; /* the return node; the enclosing call, or 0; the number of nested calls */
     uint32_t hash;               /* hash of these calls */
@@ -170,7 +170,7 @@ static void settle(GrammarReader *m, Range at) {
 
 /* ---- masks ---- */
 
-/* Returns the places with their calls as an array of integers, which the caller frees. */
+/* Returns the places and their calls as an array of integers, which the caller frees. */
 static int32_t *key_of(const GrammarReader *m, Range at, int64_t *n) {
     int64_t length = 0;
     for (int64_t i = at.first; i < at.first + at.n; i++) length += 2 + m->cell[m->place[i].cell].depth;
@@ -184,8 +184,8 @@ static int32_t *key_of(const GrammarReader *m, Range at, int64_t *n) {
     return key;
 }
 
-/* Computes the mask of the tokens that may follow the places `from`. Tokens that begin with the same bytes
- * share the places after these bytes. */
+/* Computes the mask of the tokens that may follow the places `from`. Tokens that begin with the same bytes share the
+ * work for these bytes. */
 static void fill_mask(GrammarReader *m, Range from, Mask *mask) {
     bool *allowed = mask->allowed;
     const Vocabulary *v = m->vocabulary;

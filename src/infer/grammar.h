@@ -1,5 +1,5 @@
 /* Describes the text that a request may generate, and computes which tokens may come next. The description is an
- * automaton over bytes, whose rules can call each other. Token masks depend only on the automaton, the text and the
+ * automaton over bytes with rules that can call each other. Token masks depend only on the automaton, the text and the
  * vocabulary's bytes, so all ranks compute the same masks. */
 #pragma once
 
@@ -33,8 +33,8 @@ typedef struct GrammarReader GrammarReader;
 /* Creates a reader, which starts at node 0. Copies the n nodes; the vocabulary must outlive the reader. */
 GrammarReader *grammar_new(const GrammarNode *, int64_t n, const Vocabulary *);
 void grammar_free(GrammarReader *); /* NULL is fine */
-/* Computes which tokens may follow the n tokens. Later calls must pass the same first `settled` tokens. The
- * result [size] states for each token in the vocabulary whether the token may follow. The result is valid
- * until the next call. Sets *complete to true if the text may end here, and to false otherwise. Returns NULL
- * if the text, or the text with one more token, may have reached more than GRAMMAR_WIDEST nodes. */
+/* Computes which tokens may follow the n tokens. Later calls must pass the same first `settled` tokens. The result
+ * [size], which is valid until the next call, states for each token in the vocabulary whether it may follow. Sets
+ * *complete to true if the text may end here, and to false otherwise. Returns NULL if the text, or the text with one
+ * more token, may have reached more than GRAMMAR_WIDEST nodes. */
 const bool *grammar_next(GrammarReader *, const int32_t *tokens, int64_t n, int64_t settled, bool *complete);

@@ -1,7 +1,6 @@
 /* Decides which pages of a pool are in use. A full page can have a name, which consists of its rows' tokens,
- * the previous page's name, and a salt. Requests that begin with the same tokens can then share pages. A
- * named page that no request uses keeps its rows until the pool needs the page. The pool first reuses the
- * page that was released first.
+ * the previous page's name, and a salt. Requests that begin with the same tokens can then share pages. A named page
+ * that no request uses keeps its rows until the pool needs the page. The page that was released first is reused first.
  *
  * Names are compared by their contents, not only by a hash, so that a collision cannot mix requests. */
 #pragma once
@@ -31,13 +30,13 @@ void page_pool_share(PagePool *, int64_t count, const int64_t *pages);
 /* Releases pages. Releasing a page more often than it was taken is a fault. */
 void page_pool_release(PagePool *, int64_t count, const int64_t *pages);
 
-/* Names a page that is in use, unless another page already has this name. Returns the number of the page that has this
+/* Names a page that is in use, unless another page already has this name. Returns the number of the page with this
  * name, for PageName.before. Copies the tokens. */
 uint64_t page_pool_name(PagePool *, int64_t page, const PageName *);
 /* Takes and returns the page that has this name, or returns -1 if there is none. Sets *before to the page's number for
  * PageName.before. */
 int64_t page_pool_find(PagePool *, const PageName *, uint64_t *before);
-/* Lists the pages in use. Returns their number. `pages` has room for all pages of the pool. */
+/* Lists the pages in use, and returns their number. `pages` must have room for all pages of the pool. */
 int64_t page_pool_used(const PagePool *, int64_t *pages);
 /* Removes the names of pages that are not in use. The caller must call this function when the rows of unused pages
  * are lost. */

@@ -26,7 +26,7 @@ int64_t pass_spare_pages(const Model *m, const RunContext *c, int64_t page) {
 }
 
 /* Returns the number of padding tokens. Each tensor-parallel rank routes an equal part of the tokens to experts. A
- * replica without requests needs one token to take part in the other replicas' pass. */
+ * replica without requests needs one token to participate in the other replicas' pass. */
 static int64_t padding(const Model *m, const RunContext *c, int64_t tokens) {
     if (!pads(m, c)) return 0;
     const int64_t tp = ranks_on(c, AXIS_TP), most = tokens ? tokens : 1;
@@ -39,7 +39,7 @@ typedef struct Inputs {
     Batch batch;
     /* the numbers of tokens, padding tokens, chosen rows and requests; the page tables' widths */
     int64_t tokens, padding, chosen, requests, width, encoder_width;
-    /* whether each token belongs to a different request, so that the numbers and widths fit a PassGraph */
+    /* whether each token belongs to a different request, so that the numbers and widths match a PassGraph */
     bool graph;
 } Inputs;
 
@@ -171,8 +171,8 @@ static Tensor *write_tiles(Writer *w, const Inputs *in) {
     return t;
 }
 
-/* Writes the locations of the tokens' rows and the indices of the required logits. Returns the parameters (ChoiceRow)
- * for choosing from these logits. */
+/* Writes where the tokens' rows are stored and which logits are required. Returns the parameters (ChoiceRow) for
+ * choosing from these logits. */
 static Tensor *write_pages(Writer *w, const Inputs *in, Feed *feed) {
     const Pass *p = w->pass;
     Pages *pages = &p->cache->positions;

@@ -7,8 +7,8 @@
  * or, with first_prefix_block, 1 if the replica has the first page. Among equal scores, the replica with the
  * fewest requests is chosen.
  *
- * A replica is not queried for the pages that it has. Instead, a page pool for each replica, with the same size
- * as the replica's pool, contains the names of the pages of all prompts sent to that replica. */
+ * Replicas do not report which pages they have. Instead, Placement has a page pool of the same size for each replica.
+ * It contains the names of the pages of all prompts sent to that replica. */
 #pragma once
 
 #include "infer/engine.h"

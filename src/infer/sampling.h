@@ -1,4 +1,4 @@
-/* Chooses the next token as vLLM does (v1/sample/sampler.py), whose steps include Megatron-LM's
+/* Chooses the next token as vLLM does (v1/sample/sampler.py). Its steps include Megatron-LM's
  * (core/inference/text_generation_controllers):
  *
  *  - sampling_adjust: exclude tokens that are not allowed, or that would end a bad word; add the biases; then apply the
@@ -33,8 +33,7 @@ typedef struct Sampling {
     int64_t n_bias;
     const int32_t *allowed; /* [n_allowed] the only tokens that can be sampled; n_allowed 0: all tokens */
     int64_t n_allowed;
-    /* [n_bad] token sequences that must not be generated: the first sequence's length and tokens, then the next
-     * sequence's, ... */
+    /* [n_bad] token sequences that must not be generated: each sequence's length, followed by its tokens */
     const int32_t *bad;
     int64_t n_bad;
 } Sampling;
@@ -45,8 +44,8 @@ void sampling_free(Sampling *);
 
 /* Returns whether sampling_adjust can change logits. */
 bool sampling_adjusts(const Sampling *);
-/* Applies the adjustments that depend on the text's n tokens, of which the first n_prompt are the prompt. All
- * token ids must be in the vocabulary. */
+/* Applies the adjustments that depend on the text's n tokens; the first n_prompt are the prompt. All token ids must be
+ * in the vocabulary. */
 void sampling_adjust(const Sampling *, const int32_t *tokens, int64_t n, int64_t n_prompt, double *logits,
                      int64_t vocab);
 /* Returns op_choose's parameters for sampling without the adjustments. `uniform` in (0, 1) selects the

@@ -8,8 +8,8 @@
  * also share draft rows.
  *
  * Megatron-LM core/inference/text_generation_controllers/text_generation_controller.py also keeps a draft if it equals
- * the token that the model chooses. Here, a draft is itself chosen with its position's random number, so that a draft
- * is always kept if its probabilities equal the model's. */
+ * the token that the model chooses. Here, a draft is itself chosen with its position's random number, so it is always
+ * kept if its probabilities equal the model's. */
 #include <stdlib.h>
 
 #include "base/fault.h"
@@ -28,7 +28,7 @@ int64_t speculation_most(const Engine *e, const Live *live) {
 
 /* ---- pages ---- */
 
-/* Returns the number of leading rows that later tokens cannot change. */
+/* Returns how many leading rows later tokens cannot change. */
 static int64_t final_rows(const Engine *e, int64_t drafted) {
     return spec(e)->model ? drafted : larger(0, drafted - spec(e)->tokens);
 }

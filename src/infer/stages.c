@@ -23,7 +23,7 @@ static void move(const Route *p, CommKind kind, int peer, Tensor *x) {
                                     .staged = true});
 }
 
-/* Returns the number of rows that a flow has in this pass, or 0 if the flow does not cross the border. */
+/* Returns a flow's number of rows in this pass, or 0 if it does not cross the border. */
 static int64_t rows_of(const Route *p, int flow, int64_t border) {
     const ModelPlan *plan = &p->model->plan;
     const FlowSpec *f = &plan->flow[flow];

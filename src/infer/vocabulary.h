@@ -1,4 +1,4 @@
-/* The bytes of a vocabulary's tokens, sorted so that a search reads tokens with common prefixes consecutively. A
+/* The bytes of a vocabulary's tokens, sorted so that a search finds tokens with a common prefix next to each other. A
  * Vocabulary never changes, so any number of threads may use it. */
 #pragma once
 

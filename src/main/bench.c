@@ -278,8 +278,8 @@ static void choose_points(const Config *c, ScalingWords *w, Args *args) {
     }
 }
 
-/* Checks the options for each run against the rules. Stops after the first run with problems, because later runs would
- * report the same problems. Options without effect are reported only for the largest run. */
+/* Checks each run's options against the rules. Stops after the first run with problems, because later runs would have
+ * the same ones. Reports options without effect only for the largest run. */
 static void check_points(const Config *c, ScalingWords *w, Args *args) {
     const BenchScaling *o = &w->bench;
     const int64_t problems = args->num_problems;

@@ -50,8 +50,8 @@ void bench_refuse_same_files(Args *args, const char *json, const GateWords *w) {
     command_refuse_same_files(args, outputs, 2, inputs, 2);
 }
 
-/* Prints the verdict, and writes it to --junit and, with --against, to --json. With --baseline, the benchmark has
- * written its measurement to --json. */
+/* Prints the verdict. Writes it to --junit and, with --against, also to --json. With --baseline, the benchmark has
+ * already written its measurement to --json. */
 static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
     static const ErrCode STATUS[] = {
         [GATE_PASS] = ERR_NONE, [GATE_REGRESS] = ERR_FAILED, [GATE_INCONCLUSIVE] = ERR_INCONCLUSIVE};
@@ -71,16 +71,16 @@ static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
     return e;
 }
 
-/* Reads the baseline, and compares the properties recorded in it with the properties of this run. Only rank 0 calls
- * this function. */
+/* Reads the baseline, and compares the properties recorded in it with those of this run. Only rank 0 calls this
+ * function. */
 static Err check_facts(void *gate, const json_t *facts) {
     Gate *g = gate;
     ERR_RETURN(gate_open_baseline(g));
     return gate_check_facts(g, facts);
 }
 
-/* Runs the benchmark and judges its result. Sets *verdict to whether this process knows the verdict; only rank
- * 0's process knows the verdict. */
+/* Runs the benchmark and judges its result. Sets *verdict to whether this process knows the verdict. Only rank 0's
+ * process does. */
 static Err run_gate(const Bench *b, Gate *g, bool *verdict) {
     json_t *result = NULL;
     Str notes = {0};

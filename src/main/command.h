@@ -44,14 +44,14 @@ COMMANDS
 /* The maximum measurement time, in seconds, that an option may set. */
 enum { COMMAND_MOST_S = 1000000 };
 
-/* Prints the help, notes or problems that parsing has produced. If the result is false, the command must return
+/* Prints the help, notes or problems that parsing produced. If this function returns false, the command must return
  * *status. */
 bool command_ready(const Args *, Err, int *status);
 /* Runs a command after parsing: calls command_ready, then run(arg), and prints run's error. Frees the Args, and returns
  * the exit status. */
 typedef Err CommandRun(void *arg);
 int command_finish(Args *, Err, CommandRun *, void *arg);
-/* Prints an error's message, and returns the exit status for this error. */
+/* Prints an error's message, and returns the exit status for the error. */
 int command_fail(Err);
 
 /* A file whose path an option sets. The path is NULL if the option is not given. */
@@ -95,18 +95,18 @@ Err setup_check_type(const Setup *);
 /* Sets the special tokens for masked language modelling. If the tokenizer has no mask token, mock data uses the last
  * ids in the vocabulary. */
 Err setup_mask_tokens(const Setup *, MaskTokens *out);
-/* Sets the special tokens that --fim-data needs. Returns an error that names the tokens that the tokenizer lacks. */
+/* Sets the special tokens that --fim-data needs. The error names those that the tokenizer lacks. */
 Err setup_fim_tokens(const Setup *, FimTokens *out);
-/* PreprocessEncode and FimDecode for a Tokenizer. Datasets must not depend on tokenizers, so they call these functions
- * through pointers. */
+/* Implement PreprocessEncode and FimDecode with a Tokenizer. Datasets must not depend on tokenizers, so they call these
+ * functions through pointers. */
 Err setup_encode(void *tokenizer, const char *text, size_t n, int32_t **ids, size_t *count);
 Err setup_decode(void *tokenizer, const int32_t *ids, size_t n, char **text, size_t *bytes);
 void setup_free(Setup *);
 /* Opens the tokenizer that the options describe. Sets *out to NULL if the options describe no tokenizer. */
 Err setup_tokenizer(const Config *, Tokenizer **out);
-/* Like setup_tokenizer, for exporting a model of type `model_type`. If transformers would read the tokenizer's
- * files as a different tokenizer, sets *json to the text of a tokenizer.json to export instead, which the caller frees
- * (TokenizerConfig.export_json). */
+/* Like setup_tokenizer, for exporting a model of type `model_type`. If transformers would read the tokenizer's files as
+ * a different tokenizer, sets *json to the text of a tokenizer.json to export instead (TokenizerConfig.export_json).
+ * The caller frees *json. */
 Err setup_tokenizer_export(const Config *, const char *model_type, Tokenizer **out, char **json);
 /* Functions for commands that only tokenize. setup_check_tokenizer reports missing tokenizer options.
  * setup_tokenizer_alone opens the tokenizer, and prints a note if --vocab-size has no effect. */
@@ -119,7 +119,7 @@ Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out);
  * checkpoint (ckpt/hf/tokens.h) take precedence over the tokenizer's ids. */
 void setup_ends(const Setup *, const json_t *ids, int64_t **ends, int64_t *n);
 /* Prints a note if transformers would add special tokens to a prompt for this imported model, but the options do not.
- * `ids` is that of setup_ends. */
+ * `ids` is the same as for setup_ends. */
 void setup_note_special(const Setup *, const json_t *ids);
 /* Makes the tokenizer's file paths absolute, so that a checkpoint can store them. */
 void setup_absolute_paths(Config *, Arena *);

@@ -19,7 +19,7 @@ static void print_error(const char *sentence, const char *more) {
 
 /* Prints an error on process 0, and returns the exit status. With MPI, the launcher kills the other processes
  * when process 0 ends, so they wait a few seconds. With TCP, the other processes report their failure to
- * process 0. A process that was not killed, or that cannot reach process 0, prints its error itself. */
+ * process 0. A process prints its error itself if it was not killed or cannot reach process 0. */
 static int say(Err e, const char *more) {
     enum { PATIENCE_S = 3 };
     const CommOptions options = {.meet_s = PATIENCE_S, .build = isotron_commit()};
@@ -50,7 +50,7 @@ bool command_ready(const Args *args, Err e, int *status) {
         terminal_print(stderr, note);
     }
     if (!e.code) return true;
-    /* e's message is the first problem, and the other problems are printed after it */
+    /* e's message is the first problem; the others are printed after it */
     *status = say(e, args->num_problems > 1 ? strchr(args->problems.s, '\n') + 1 : "");
     return false;
 }
@@ -167,7 +167,7 @@ void setup_check_tokenizer(const Config *c, Args *args) {
         args_problem(args, "The text needs a tokenizer: set --tokenizer-type.");
 }
 
-/* Returns whether --vocab-size defines the vocabulary, or part of it, for this tokenizer type. */
+/* Returns whether --vocab-size defines all or part of the vocabulary for this tokenizer type. */
 static bool reads_vocab_size(const char *type) {
     return !strcmp(type, "NullTokenizer") || !strcmp(type, "ByteLevelTokenizer") ||
            !strcmp(type, "TikTokenizer");

@@ -204,8 +204,8 @@ static void add_tokenizer(Args *args, Arena *arena, const char *dir) {
     free(path);
 }
 
-/* Opens the tokenizer. If the tokenizer is not supported, the checkpoint is stored without a tokenizer or, if
- * the command line sets the tokenizer, an error is returned. */
+/* Opens the tokenizer. An unsupported tokenizer is an error if the command line sets it. Otherwise, the checkpoint
+ * stores no tokenizer. */
 static Err check_tokenizer(Job *j) {
     Config *c = &j->setup.config;
     const Err e = setup_tokenizer(c, &j->setup.tokenizer);
@@ -233,7 +233,7 @@ static Err check_hf_folder(const char *dir, Arena *arena) {
     return ERR_OK;
 }
 
-/* Reads the options from config.json, which the command line may override. */
+/* Reads the options from config.json. The command line may override them. */
 static Err read_hf_options(Job *j, int argc, char **argv) {
     const char *dir = j->options.from_hf; /* saved, because the options are parsed again below */
     char *path = arena_printf(j->setup.arena, "%s/config.json", dir);
@@ -286,8 +286,8 @@ static void name_token(json_t *config, const char *key, const Tokenizer *t, int6
     if (text) json_object_set_new(config, key, json_stringn(text, n));
 }
 
-/* Adds tokenizer_config.json. Without this file, AutoTokenizer would choose a class by the model's type, and such a
- * class may replace parts of tokenizer.json. Only this file contains the special tokens that options set. */
+/* Adds tokenizer_config.json. Without this file, AutoTokenizer would choose a class by the model's type, and that class
+ * may replace parts of tokenizer.json. Special tokens that options set are only in this file. */
 static void add_tokenizer_config(HfExtras *x, const Config *c, const Tokenizer *t, json_t *config) {
     static const struct {
         const char *key, *names[2];
@@ -315,8 +315,7 @@ static void add_tokenizer_config(HfExtras *x, const Config *c, const Tokenizer *
     json_decref(added);
 }
 
-/* Adds the tokenizer's files or, if `json` is not NULL, `json` as the tokenizer.json. x takes ownership of
- * `json`. */
+/* Adds the tokenizer's files. Unless `json` is NULL, it becomes tokenizer.json. x takes ownership of `json`. */
 static void add_tokenizer_files(HfExtras *x, const Config *c, const Tokenizer *t, char *json) {
     static const char *const OTHERS[] = {"chat_template.jinja", "special_tokens_map.json",
                                          "added_tokens.json"};

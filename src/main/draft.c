@@ -22,7 +22,7 @@ static Err parse(const Config *c, Setup *draft, Args *args) {
     return e.code ? e : setup_finish(draft);
 }
 
-/* Returns a token's spelling or, if the vocabulary has none, its bytes. The caller frees the result. */
+/* Returns a token's spelling, or its bytes if the vocabulary has no spelling. The caller frees the result. */
 static char *spelling(const Tokenizer *t, int32_t id, size_t *n) {
     const char *text = tokenizer_token_text(t, id, n);
     char *bytes = NULL;

@@ -18,8 +18,8 @@
 
 /* ---- the first and the last token ---- */
 
-/* Sets a T5 decoder's first token to the token that an imported checkpoint specifies or, if there is none, to
- * the first token of the T5 dataset's samples. */
+/* Sets a T5 decoder's first token to the one that an imported checkpoint specifies, or else to the one that begins the
+ * T5 dataset's samples. */
 static Err find_start(GenerateJob *j, const json_t *ids) {
     const json_t *known = json_object_get(ids, "decoder_start_token_id");
     if (!known && generate_is_hf_t5(j)) known = json_object_get(ids, "pad_token_id");

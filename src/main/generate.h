@@ -46,12 +46,12 @@ Err generate_read_prompts(GenerateJob *);
 
 /* ---- output (generate_output.c) ---- */
 
-/* The new text of a sample, which ends before the first --stop text. Its bytes that are not UTF-8 become U+FFFD. */
+/* A sample's new text, up to the first --stop text. Bytes that are not UTF-8 become U+FFFD. */
 typedef struct GenerateText {
     TextStream text;
     int64_t pushed; /* number of the sample's tokens that `text` has received; 0 before the first call */
 } GenerateText;
-/* Appends to `out` the new text that can no longer change or, if the sample has ended, the rest of the text. */
+/* Appends the new text that can no longer change to `out`. If the sample has ended, appends all remaining text. */
 void generate_text(const GenerateJob *, const Generated *, GenerateText *, Str *out);
 void generate_text_free(GenerateText *);
 /* Prints a sample: a header if there are several samples, the text up to the --stop text (which may end inside the

@@ -150,8 +150,8 @@ static void converse(Talk *t) {
     str_free(&line);
 }
 
-/* Opens the engine. The engine's pool has pages for the entire context, or as many as fit into memory. Sets
- * *tokens to the number of tokens that fit into the pool's pages. */
+/* Opens the engine. Its pool has pages for the entire context, or as many as fit into memory. Sets *tokens to the
+ * number of tokens that fit into these pages. */
 static Err open_fleet(const Config *c, const ModelRun *run, int64_t *tokens, Fleet **out) {
     const Model *m = run->model;
     EngineLimits limits = {.page = ENGINE_PAGE,

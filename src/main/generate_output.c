@@ -10,7 +10,7 @@
 
 /* ---- text ---- */
 
-/* Decodes one token. The caller frees the text. As in transformers, an id of a padded vocabulary has no text. */
+/* Decodes one token. The caller frees the text. As in transformers, the ids that pad a vocabulary have no text. */
 static Err decode(const GenerateJob *j, int32_t token, char **text, size_t *bytes) {
     const Tokenizer *t = j->setup.tokenizer;
     return tokenizer_decode(t, &token, token < tokenizer_vocab_size(t), text, bytes);
@@ -119,8 +119,9 @@ static json_t *logprobs_json(const Generated *g, int64_t first, int64_t end) {
     return list;
 }
 
-/* Returns a list with one map for each of the tokens [first, end): the most likely tokens' texts, mapped to
- * their log-probabilities. If several tokens have the same text, the map contains only the most likely one. */
+/* Returns a list of maps, one for each of the tokens [first, end). A map's keys are the most likely tokens' texts, and
+ * its values are their log-probabilities. If several tokens have the same text, the map contains only the most likely
+ * one. */
 static json_t *likeliest_json(const GenerateJob *j, const Generated *g, int64_t first, int64_t end) {
     const int64_t k = j->setup.config.top_n_logprobs;
     json_t *list = json_array();

@@ -40,7 +40,7 @@ static Err add_line(GenerateJob *j, const Str *line) {
     return line->len ? add_prompt(j, line->s, line->len, j->setup.config.tokens_to_generate) : ERR_OK;
 }
 
-/* Reads the number of tokens to generate from the line, as --num-tokens-from-file requires. */
+/* Reads the number of tokens to generate. With --num-tokens-from-file, the line contains it. */
 static Err read_length(const GenerateJob *j, JsonText value, const char *key, int64_t *out) {
     *out = j->setup.config.tokens_to_generate;
     if (!j->setup.config.num_tokens_from_file) return ERR_OK;

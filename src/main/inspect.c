@@ -131,7 +131,7 @@ static int64_t last_batch(const Config *c) {
     return size;
 }
 
-/* Prints one data-parallel replica's schedule, so the batch size is also per replica. */
+/* Prints the schedule of one data-parallel replica. The batch size is therefore also per replica. */
 static Err inspect_schedule(const Config *c, Arena *arena) {
     PipelineLayout layout;
     PipelineSpec spec;

@@ -113,9 +113,9 @@ static int help(int argc, char **argv) {
     return c->run(argc, words);
 }
 
-/* Ends the process if there is not enough address space for the threads that OpenBLAS has started before main. Each
- * thread maps a buffer, and retries forever if mapping fails. An exit or a fork would then wait forever for these
- * threads. */
+/* Ends the process if the address space is too small for the threads that OpenBLAS started before main. Each thread
+ * maps a buffer, and retries forever if mapping fails. An exit or a fork would then never finish, because it waits for
+ * these threads. */
 static void check_address_space(void) {
     /* the size of a buffer and a stack */
     const double each = 136 << 20, needed = each * openblas_get_num_threads();

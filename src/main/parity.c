@@ -47,8 +47,8 @@ static Err write_report(const char *path, WriteSweep *report, const Sweep *s) {
     return e;
 }
 
-/* Checks before the run whether the reports can be written. With several processes, skips the check, because it could
- * fail only in the process that writes, and the other processes would then wait for this process. */
+/* Checks before the run whether the reports can be written. Skips the check with several processes: it could fail only
+ * in the process that writes, and the others would then wait for that process. */
 static Err check_places(const Options *o) {
     const char *const paths[] = {o->json, o->junit, o->html};
     for (size_t i = 0; i < sizeof paths / sizeof *paths && comm_processes() == 1; i++)

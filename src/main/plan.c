@@ -51,8 +51,8 @@ static Device *open_gpu(const Setup *s) {
     return device;
 }
 
-/* Sets *pass to whether the layout or, with --search, any layout fits. If the device's memory size is unknown, sets
- * *pass to true. */
+/* Sets *pass to whether the layout fits; with --search, whether any layout does. If the device's memory size is
+ * unknown, sets *pass to true. */
 static Err plan(const Setup *s, const Options *o, bool *pass) {
     if (o->json) ERR_RETURN(file_check_target(o->json));
     const Config *c = &s->config;

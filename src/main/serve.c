@@ -109,7 +109,7 @@ typedef struct Ending {
     atomic_bool done;        /* whether the engine's thread has finished its work */
 } Ending;
 
-/* Prints a line, but skips it if writing would block, for example because stderr is a full pipe. */
+/* Prints a line, or skips it if writing would block, for example because stderr is a full pipe. */
 static void tell(const char *line) {
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
     if (poll(&out, 1, 0) == 1 && out.revents & POLLOUT) fputs(line, stderr);
@@ -117,7 +117,7 @@ static void tell(const char *line) {
 
 static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL); }
 
-/* Runs in a thread, and ends the server after a signal, even during a long forward pass. */
+/* The thread that ends the server after a signal, even during a long forward pass. */
 static void *end_after_signal(void *arg) {
     Ending *x = arg;
     while (!x->interrupted && !interrupt_poll()) nap();

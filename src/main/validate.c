@@ -53,7 +53,7 @@ static void refuse_same_files(Args *args, const Options *o) {
     command_refuse_same_files(args, outputs, 3, inputs, 4);
 }
 
-/* Refuses a repeated --only. If only the last occurrence applied, as for other options, stages would be skipped
+/* Refuses a repeated --only. If only the last occurrence counted, as for other options, stages would be skipped
  * silently. */
 static void refuse_repeated_only(Args *args, int argc, char **argv) {
     int n = 0;

@@ -1,11 +1,11 @@
 /* Runs collectives on data whose exact results are known. The data are integers whose sums are exact in their type.
- * The integers are as large as exact sums allow, so that summation in a narrower type would give a wrong result. `bench
- * comm` measures these collectives, and `validate` uses them to certify a transport. */
+ * They are as large as exactness allows, so that summation in a narrower type would give a wrong result. `bench comm`
+ * measures these collectives, and `validate` uses them to certify a transport. */
 #pragma once
 
 #include "comm/comm.h"
 
-/* maximum number of ranks; sums of zeros and ones over more ranks would not be exact in bf16 */
+/* maximum number of ranks; with more, even sums of zeros and ones would not be exact in bf16 */
 enum { EXACT_RANKS = 256 };
 
 typedef struct Collective {

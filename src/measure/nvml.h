@@ -1,5 +1,5 @@
-/* Reads the state of a GPU with NVIDIA's management library (libnvidia-ml.so.1, part of the driver). The
- * library is loaded at run time. The declarations follow NVML's API reference, and NVML's ABI is stable. */
+/* Reads the state of a GPU with NVIDIA's management library (NVML), which is libnvidia-ml.so.1 in the driver. The
+ * library is loaded at run time. The declarations follow NVML's API reference; its ABI is stable. */
 #pragma once
 
 #include <stdbool.h>

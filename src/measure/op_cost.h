@@ -3,8 +3,8 @@
 
 #include "kernels/ops.h"
 
-/* A GEMM's shape: the result is [m,n], and each sum has k terms. For a grouped GEMM, m or k is the total number of rows
- * over all experts. */
+/* A GEMM's shape: the result is [m,n], and each sum has k terms. For a grouped GEMM, m or k counts the rows of all
+ * experts. */
 typedef struct GemmShape {
     int64_t m, n, k;
 } GemmShape;

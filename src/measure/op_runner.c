@@ -10,7 +10,7 @@
 #include "base/statistics.h"
 
 enum { SETS_MAX = 64, CALLS_MAX = 1000 };
-/* total size of all sets in bytes, more than twice the size of any L2 cache */
+/* total size of all sets in bytes, more than twice that of any L2 cache */
 static const size_t ROTATION = 256 << 20;
 static const double WARM_NS = 50e6, ROUND_NS = 5e6;
 
@@ -30,7 +30,7 @@ struct BenchCalls {
 
 /* ---- contents ---- */
 
-/* The period of the random numbers, which is odd, so that the rows of a matrix differ. */
+/* The period of the random numbers. It is odd, so that the rows of a matrix differ. */
 enum { PATTERN = (1 << 17) - 1 };
 
 static void draw(float *x, int64_t n, bool positive, uint64_t seed) {

@@ -15,7 +15,7 @@
 
 enum { ROUNDS = 9 };
 
-/* Returns the rate at which the device does the work of an op. */
+/* Returns the device's rate for an op: its work, divided by the time of a call. */
 static double rate_of_op(Device *d, const KernelCase *c, DType type, int64_t work) {
     BenchCalls *b = bench_calls_new(d, c, type);
     const double ns = bench_calls_time(b, 0).ns;

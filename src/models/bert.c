@@ -8,8 +8,8 @@
 #include "nn/bert_head.h"
 #include "nn/class_head.h"
 
-/* Megatron-LM's head always uses the erf form of GELU. Hugging Face's head uses the MLP's activation, so --activation,
- * which Megatron-LM does not have, also sets the head's activation. */
+/* Megatron-LM's head always uses the erf form of GELU. Hugging Face's head uses the MLP's activation, so --activation
+ * also sets the head's activation. Megatron-LM does not have this option. */
 static Activation head_activation(const Config *c) {
     const Activation named = c->activation == MLP_GELU ? ACT_GELU_ERF : map_activation(c->activation);
     return activation_is_gated(named) || named == ACT_XIELU ? ACT_GELU_ERF : named;

@@ -26,8 +26,8 @@ static double bytes_of(const CacheSpec *s, const CacheShape *shape) {
     return has_states(s) ? ceil(bytes / SPACE_ALIGN) * SPACE_ALIGN : bytes;
 }
 
-/* Returns the cache specs of all branches, in layer order, and of the outputs. Layers on other pipeline ranks get empty
- * specs. The caller frees the array. */
+/* Returns the cache specs of all branches in layer order, followed by that of the stack's outputs if these are stored.
+ * Layers on other pipeline ranks get empty specs. The caller frees the array. */
 static CacheSpec *specs_of(const Model *m, const CacheShape *shape, int *n) {
     const Stack *stack = &m->stack[m->plan.head[shape->depth].stack];
     const StackSpec *s = stack->spec;

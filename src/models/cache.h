@@ -8,8 +8,8 @@
 typedef struct CacheShape {
     DType dtype;
     int64_t page;                 /* number of rows per page */
-    int64_t pages, encoder_pages; /* number of pages for positions, and for encoder positions */
-    int64_t requests;             /* number of rows of pools that have a row for each request */
+    int64_t pages, encoder_pages; /* number of pages; encoder_pages are for the encoder's positions */
+    int64_t requests;             /* number of rows in pools with a row for each request */
     /* 0 for the stack that generates; k for the stack that predicts the token k + 1 positions ahead */
     int depth;
     bool outputs; /* whether the stack's outputs are also stored, for the stack at the next depth */
@@ -18,12 +18,12 @@ typedef struct CacheShape {
 /* Allocates pools for this rank's layers, on the model's device. The caller must free the pools with
  * cache_free. */
 Cache cache_new(const Model *, const CacheShape *);
-/* Returns how many bytes cache_new allocates. The type is double, because an integer could overflow. */
+/* Returns how many bytes cache_new allocates. The result is a double, because an integer could overflow. */
 double cache_bytes(const Model *, const CacheShape *);
 void cache_free(const Model *, Cache *);
-/* Returns whether a branch of any rank has a pool with a row for each request. */
+/* Returns whether any rank's branches have a pool with a row for each request. */
 bool cache_has_states(const Model *);
-/* Some pages of a cache, and rows of requests, which count as pages of EXTENT_SAMPLES. */
+/* Some pages of a cache, and some requests' rows, which count as pages of EXTENT_SAMPLES. */
 typedef struct CachePages {
     const int64_t *page[EXTENT_SAMPLES + 1]; /* [n] */
     int64_t n[EXTENT_SAMPLES + 1];

@@ -160,7 +160,7 @@ static Model *model_of(const Config *c, const ModelPlace *place) {
     return m;
 }
 
-/* Ties each parameter whose name several pipeline ranks register. */
+/* Ties each parameter that several pipeline ranks register under the same name. */
 static void tie(Model *m, const Config *c, const ModelPlace *place) {
     Registry *r = m->registry;
     const Mesh *own = &r->layout.mesh;
@@ -264,7 +264,7 @@ static const Feed *stack_feed(Tape *t, const ModelPlan *p, int i, const Feed *fe
     return own;
 }
 
-/* Stores a stack's output x [s, 1, h], if the cache has a pool for the output. */
+/* Stores a stack's output x [s, 1, h] if the cache has a pool for it. */
 static Tensor *keep_output(Tape *t, const Feed *feed, Tensor *x) {
     if (!feed->cache || !feed->cache->output) return x;
     const int64_t dim[] = {x->dim[0], 1, 1, 1, x->dim[2]},

@@ -23,8 +23,8 @@ static inline bool flow_crosses(const FlowSpec *f, int64_t border) {
     return border >= f->first_border && border <= f->last_border;
 }
 
-/* A model's plan. A plan is a pure value. A family lists stacks and heads; model_plan derives the other
- * members from these and the options. */
+/* A model's plan, which is a pure value. A family lists stacks and heads; model_plan derives the other members from
+ * these and the options. */
 typedef struct ModelPlan {
     SampleShape sample; /* the fields that the model reads */
     /* A forward pass computes the stacks in order. Each stack can read the previous stack's output (Feed.encoded). The
@@ -80,8 +80,8 @@ struct Model {
     void *head[MODEL_HEADS]; /* the heads' modules; NULL on ranks without heads */
 };
 
-/* Returns the plan for these options. The options must have passed the rules and config_finish. The arena
- * owns the memory for the plan's specs. The parts of a model read options only from these specs. */
+/* Returns the plan for these options, which must have passed the rules and config_finish. The arena owns the memory for
+ * the plan's specs. The parts of a model read options only from these specs. */
 ModelPlan model_plan(const Config *, Arena *);
 /* Returns the model FLOPs for the forward and backward passes over `samples` samples. */
 double model_flops(const ModelPlan *, int64_t samples);
@@ -115,8 +115,8 @@ Tensor *model_forward_ahead(Tape *, const Model *, int k, const Feed *);
 SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);
 
 bool model_has_experts(const ModelPlan *);
-/* These functions return the coefficient of a router loss (`loss` is a RouterLoss), and its mean over the MoE
- * layers, summed over microbatches. `counters` is a copy of all step counters in host memory. If by_layer is
- * not NULL, by_layer receives each layer's sum, or NaN for a layer without experts. */
+/* Return a router loss's coefficient, and the loss's mean over the MoE layers, summed over microbatches. `loss` is a
+ * RouterLoss, and `counters` is a copy of all step counters in host memory. If by_layer is not NULL, it receives each
+ * layer's sum, or NaN for a layer without experts. */
 double model_router_loss_coeff(const Model *, int loss);
 double model_router_loss(const Model *, const double *counters, int loss, double *by_layer);

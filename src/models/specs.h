@@ -10,9 +10,9 @@
 
 EmbeddingSpec *spec_words(const Config *, Arena *);
 NormAttr spec_norm(const Config *);
-/* Returns the activation for routed experts if `routed` is set, and otherwise for dense MLPs. */
+/* Returns the activation for routed experts if `routed` is set, and otherwise that for dense MLPs. */
 ActivationAttr spec_activation(const Config *, bool routed);
-/* Returns a language model's head. `words` is the input's embedding table, to which the head is tied unless
+/* Returns a language model's head. `words` is the input's embedding table; the head is tied to it unless
  * --untie-embeddings-and-output-weights is given. */
 HeadSpec spec_lm_head(const Config *, const EmbeddingSpec *words, Arena *);
 
@@ -20,10 +20,9 @@ typedef struct StackShape {
     const char *name; /* the scope of the stack's parameter names */
     InputSpec input;
     int64_t positions, layers, below; /* below: number of layers in the stacks before this one */
-    /* Returns a layer's branches as their letters in nn/branches.def. `layer` counts the layers in all stacks. If the
-     * function is NULL, the letter is that of --hybrid-layer-pattern or, without a pattern, the letters are "*-", or
-     * "*E" in MoE layers, with "+" instead of "*" if --multi-latent-attention is given, and with "G" in layers that
-     * --linear-attention-freq selects. */
+    /* Returns a layer's branches as their letters in nn/branches.def. `layer` counts the layers in all stacks. If this
+     * function is NULL, --hybrid-layer-pattern contains the letter. Without a pattern, the letters are "*-", or "*E" in
+     * MoE layers. --multi-latent-attention replaces "*" with "+", and --linear-attention-freq with "G". */
     const char *(*letters)(const Config *, int64_t layer);
     /* the name of the stack's bias parameter, with --position-embedding-type relative */
     const char *relative;

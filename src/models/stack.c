@@ -141,7 +141,7 @@ static Tensor *layers_block(Tape *t, void *run, Tensor *x_sbh) {
     return stream_sum(t, layers_forward(t, run, (Stream){x_sbh, NULL}));
 }
 
-/* Runs layers that no backward pass follows. After each layer, its tensors are freed, except for the stream. */
+/* Runs layers without a later backward pass. After each layer, all its tensors except the stream are freed. */
 static Stream layers_freed(Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s) {
     tape_frees_begin(t);
     for (int64_t i = first; i < first + n; i++) {

@@ -23,7 +23,7 @@ typedef struct BranchSpec {
     BranchId kind;
     BranchNorms norms;
     NormAttr norm;
-    double multiplier; /* factor by which the branch's output is scaled */
+    double multiplier; /* factor that scales the branch's output */
     double dropout;    /* dropout rate of the branch's output */
     bool recompute;    /* whether the backward pass recomputes the branch */
     const void *spec;  /* the type of the spec depends on the kind */
@@ -32,7 +32,7 @@ typedef struct BranchSpec {
 typedef struct LayerSpec {
     BranchSpec branch[LAYER_BRANCHES];
     int n;
-    /* If true, all branches read the layer's input. If false, each branch also reads the outputs of earlier
+    /* Whether all branches read only the layer's input. Otherwise, each branch also reads the outputs of earlier
      * branches. */
     bool parallel;
 } LayerSpec;
@@ -58,7 +58,7 @@ typedef struct StackSpec {
     int64_t positions, hidden; /* positions: length of a full sequence */
     LayerSpec *layer;          /* [n] */
     int64_t n, below;          /* below: number of layers in the stacks before this one */
-    bool has_final;            /* if true, `final` normalizes the stack's output */
+    bool has_final;            /* whether `final` normalizes the stack's output */
     NormAttr final;
     StackRecompute recompute;
     int64_t recomputed;
@@ -104,7 +104,7 @@ void stack_add_final_norm(Stack *, Registry *);
 Tensor *stack_output(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
 /* Runs the stack's last layers as stack_output does, and applies the final norm if the stack has one. */
 Tensor *stack_end(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
-/* Returns how many tensors the branches before branch k of this layer keep in the cache (BranchOps.caches). If
- * `out` is not NULL, writes the tensors' specs to `out`. */
+/* Returns how many tensors this layer's branches before branch k keep in the cache (BranchOps.caches). Writes the
+ * tensors' specs to `out` unless it is NULL. */
 int stack_caches(const StackSpec *, const Layout *, int64_t layer, int k, CacheSpec *out);
 double stack_flops(const StackSpec *); /* as in BranchOps.flops */
