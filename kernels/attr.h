@@ -61,7 +61,7 @@ typedef struct Fp8ScaleAttr {
 
 typedef struct QuantizeAttr {
     Fp8Type type;
-    /* The size of a block, if each block has a scale. Blocks' scales are powers of two. Rows are counted as in
+    /* The size of a block, if each block has a scale. The scales of blocks are powers of two. Rows are counted as in
      * tensor_rows. */
     int64_t rows, columns;
 } QuantizeAttr;
@@ -108,7 +108,7 @@ typedef struct DeltaRuleAttr {
     int64_t key_heads, key_dim, value_dim; /* consecutive value heads share a key head */
     int64_t chunk;                         /* number of positions per chunk, which affects only rounding */
     bool normalize;                        /* if true, each head's q and k are divided by their L2 norms */
-    double eps;                            /* is added to the sum of squares of the norm */
+    double eps;                            /* added to the norm's sum of squares */
 } DeltaRuleAttr;
 
 typedef struct GatedNormAttr {
@@ -304,7 +304,7 @@ typedef struct LossAttr {
     int64_t first; /* index of the tensor's column 0 in the full vocabulary */
 } LossAttr;
 
-/* A part of a flat buffer, which an optimizer op processes as a unit. A piece is stored as a row of an I64
+/* A part of a flat buffer that an optimizer op processes as a unit. A piece is stored as a row of an I64
  * tensor. */
 typedef struct FlatPiece {
     int64_t begin, count; /* first element, and number of elements (at most PIECE_MOST) */

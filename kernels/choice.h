@@ -1,7 +1,6 @@
-/* Chooses a token from a row of logits. From equal logits, the CPU and the GPU choose the same token. A
- * token's weight is proportional to its probability divided by the likeliest token's probability. Weights are
- * rounded to integers, so their sums do not depend on the order of summation. docs/reference/numerics.md
- * bounds the rounding error. */
+/* Chooses a token from a row of logits. Given equal logits, the CPU and the GPU choose the same token. A token's weight
+ * is proportional to its probability divided by the likeliest token's probability. Weights are rounded to integers, so
+ * their sums do not depend on the order of summation. docs/reference/numerics.md bounds the rounding error. */
 #pragma once
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-"""Code that all Python scripts share: the command line, errors, and the format of files of results.
+"""Code that all Python scripts share: the command line, errors, and the format of result files.
 
 --help prints the script's docstring. For an invalid argument, a script prints an error message and exits with status 2.
 After a failure, it exits with status 1."""

@@ -1,4 +1,4 @@
-/* Compares two results' machine and work, using the properties that both results state. */
+/* Compares the machine and the work of two results, using the properties that both results state. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

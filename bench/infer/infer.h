@@ -1,7 +1,7 @@
-/* Measures generation with random parameters and prompts: the engine (infer/engine.h), for numbers of
- * requests that arrive together, and the HTTP server (server/http.h), for numbers of clients that wait for
- * their answers. The roofline limit of generation is the rate at which a rank reads memory, because each pass
- * reads all weights, and the keys and values of all requests. */
+/* Measures generation with random parameters and prompts: the engine (infer/engine.h), with various numbers
+ * of requests that arrive together, and the HTTP server (server/http.h), with various numbers of clients that
+ * wait for their answers. The roofline limit of generation is the rate at which a rank reads memory, because
+ * each pass reads all weights, and the keys and values of all requests. */
 #pragma once
 
 #include "bench/guard.h"
@@ -21,6 +21,6 @@ typedef struct BenchInfer {
 } BenchInfer;
 
 /* Prints the results. Runs all ranks of this process. Every process of a run must call this function. The
- * guard may be NULL, and is called on rank 0. In rank 0's process, *result receives the contents of the
+ * guard is called on rank 0, and may be NULL. In rank 0's process, *result receives the contents of the
  * --json file unless there is an error. The result pointer may be NULL. */
 Err bench_infer(const Config *, const BenchInfer *, const BenchGuard *, struct json_t **result);

@@ -6,9 +6,9 @@ usage: bench/ops/peer_attention.py --shapes FILE.json [--seconds S] [--determini
 FILE contains a list of {"name", "op": attention or attention_grad, "shape": [s, b, g, r, d]}: s positions, b samples, g
 groups of r query heads of width d. Operands are random, in the layout [b, s, heads, d] of a projection's output. There
 are so many sets of operands that the next set is never in a cache. Attention runs in cuDNN or, if cuDNN rejects it, in
-PyTorch's flash attention; each row names the backend. cuDNN's backward is rejected with --deterministic
-(torch.use_deterministic_algorithms). As in `bench ops`, a row is the median of rounds of at least 5 ms each. From 3 to
-21 rounds run, depending on --seconds. Prints one line of JSON."""
+PyTorch's flash attention; each row names the backend. cuDNN's backward pass is rejected with --deterministic
+(torch.use_deterministic_algorithms). As in `bench ops`, a row is the median of rounds of at least 5 ms each. Depending
+on --seconds, 3 to 21 rounds run. Prints one line of JSON."""
 import json
 import math
 import pathlib

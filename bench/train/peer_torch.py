@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times PyTorch's training step of a configuration of bench/train, the peer of `bench/race step`.
+"""Times PyTorch's training step for a configuration of bench/train, as the peer of `bench/race step`.
 
 usage: bench/train/peer_torch.py --config bench/train/NAME.conf [--steps N] [--seconds S] [--warmup N]
                                  [--micro-batch-size N] [--batch N] [--no-compile] [--shard]
@@ -15,7 +15,7 @@ bf16. Without this key, sums are in fp32 if 40 GB then remain for activations, a
 norm is clipped as in Isotron. There is no recomputation. Prints one line of JSON: the median time of steps that are
 each followed by a synchronization, and the mean time of the same number of steps without synchronization between them.
 
---batch replaces the configuration's batch by one microbatch of this many samples.
+--batch replaces the configuration's batch with one microbatch of this many samples.
 
 Under torchrun, each rank has a separate GPU and processes the batch of the configuration, which must be one microbatch.
 Gradients are reduced by DistributedDataParallel, in bf16 and overlapped with the backward pass. With --shard, FSDP2

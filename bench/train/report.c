@@ -159,7 +159,7 @@ static int64_t tokens_of(const Steps *b) {
 
 static const char *rest_name(const Steps *b) { return b->gpu ? "idle" : "other"; }
 
-/* Returns a GEMM's GFLOP/s over its calls in the profiled steps, whose total time is `ns` (1 FLOP/ns = 1 GFLOP/s). */
+/* Returns a GEMM's GFLOP/s over its calls in the profiled steps, which take `ns` in total (1 FLOP/ns = 1 GFLOP/s). */
 static double gflops(const Steps *b, const StepGemm *p, double ns) {
     return p->flops * (double)b->n_profiled / ns;
 }

@@ -28,7 +28,7 @@ typedef struct BenchTrain {
     const char *json; /* file for the results, or NULL */
 } BenchTrain;
 
-/* Prints the results. Runs all ranks of this process. Every process of a run must call this function. The
- * guard may be NULL, and is called on rank 0. In rank 0's process, *result receives the contents of the
- * --json file unless there is an error. The result pointer may be NULL. */
+/* Prints the results. Runs all ranks of this process. Every process of a run must call this function. The guard is
+ * called on rank 0, and may be NULL. In rank 0's process, *result receives the contents of the --json file unless there
+ * is an error. The result pointer may be NULL. */
 Err bench_train(const Config *, const BenchTrain *, const BenchGuard *, struct json_t **result);

@@ -178,7 +178,7 @@ INLINE void limited_grad_row(Activation act, const ActivationAttr *a, const real
     }
 }
 
-/* Returns true if the activation is SwiGLU without limits, the case with faster code. */
+/* Returns true if the activation is SwiGLU without limits, for which there is faster code. */
 static bool is_plain_swiglu(const ActivationAttr *a) {
     return a->kind == ACT_SWIGLU && a->limit == 0 && a->offset == 0;
 }
@@ -279,7 +279,7 @@ static void rows_grad(void *arg, int64_t begin, int64_t end) {
                       reals(c->out[0]) + r * width, f, accumulates(c->out[0]) ? ADDED : WRITTEN);
 }
 
-/* `row` contains first a row of the activation, then its gradient. */
+/* `row` first contains a row of the activation, then its gradient. */
 static void scaled_rows_grad(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const Tensor *dx = c->out[0], *dscale = c->out[1];

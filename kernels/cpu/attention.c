@@ -1,6 +1,6 @@
-/* Attention without storing all s x t probabilities: y = softmax(scale * q k^T + mask) v with an online
- * softmax over tiles of keys (Dao et al., "FlashAttention", 2022). The backward pass recomputes the
- * probabilities from lse (natural log) and uses delta = sum(dy * y):
+/* Attention that does not store all s x t probabilities: y = softmax(scale * q k^T + mask) v with an online softmax
+ * over tiles of keys (Dao et al., "FlashAttention", 2022). The backward pass recomputes the probabilities from lse
+ * (natural log) and uses delta = sum(dy * y):
  *   dv = p^T dy,  ds = p * (dy v^T - delta),  dq = scale * ds k,  dk = scale * ds^T q.
  * A soft cap c replaces each score x with c tanh(x / c) before the mask, and multiplies ds by the slope 1 -
  * tanh(x / c)^2. A bias is added to the scores. The gradient of a learned bias is the sum of ds over all
@@ -99,7 +99,7 @@ typedef struct Rows {
     int64_t stride;
 } Rows;
 
-/* Returns the index in the pool of the first element of row `first` of a request. Rows [first, end) are in
+/* Returns the index in the pool of the first element in row `first` of a request. Rows [first, end) are in
  * one page. */
 static int64_t paged_at(const Problem *p, const Tensor *t, int64_t group, int64_t first, int64_t end) {
     const int64_t page = p->attr->page, row = p->pages[first / page] * page + first % page;
@@ -164,7 +164,7 @@ static Block block(const Problem *p, int64_t sample, int64_t group, int64_t inde
     return rows;
 }
 
-/* Returns the address of a lane's row in a [s,b,g,r,..] tensor. */
+/* Returns the address of a lane's row in an [s,b,g,r,..] tensor. */
 static real *lane_row(const Problem *p, const Block *rows, const Tensor *t, int64_t lane) {
     const int64_t row = rows->first_row + lane;
     return head(t, rows->sample, rows->group) + (p->first_token + row % p->s) * t->stride[0] +

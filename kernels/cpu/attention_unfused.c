@@ -205,7 +205,7 @@ static void attention_unfused_backward(void *arg, int64_t begin, int64_t end) {
     free(ds);
 }
 
-/* Sums the gradients of the sinks over the samples, in order. */
+/* Sums the gradients of the sinks over the samples in order. */
 static void put_sink_gradients(const Operands *o, Tensor *dsink) {
     const int64_t heads = o->q->dim[2] * o->q->dim[3], first = o->attr->first_local;
     for (int64_t i = 0; i < tensor_count(dsink); i++) {

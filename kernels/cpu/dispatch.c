@@ -28,8 +28,7 @@ static int by_copy(const void *a, const void *b) {
     return x->copy < y->copy ? -1 : x->copy > y->copy;
 }
 
-/* Moves the copies that the expert keeps to the front, in their original order. Returns the number of kept
- * copies. */
+/* Moves the expert's kept copies to the front in their original order. Returns the number of kept copies. */
 static int64_t keep(const DispatchAttr *a, Ranked *copies, int64_t n) {
     if (a->capacity <= 0 || n <= a->capacity) return n;
     if (!a->by_position) {

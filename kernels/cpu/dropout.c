@@ -1,6 +1,6 @@
 /* Multiplies elements by random factors. Dropout (Srivastava et al. 2014) multiplies the kept elements by 1 /
- * (1 - rate). Jitter factors (Fedus et al. 2021) are uniform in (1 - rate, 1 + rate). Both ops are linear in x,
- * so each op computes its gradient if it is applied to dy. y is written or accumulated. */
+ * (1 - rate). Jitter factors (Fedus et al. 2021) are uniform in (1 - rate, 1 + rate). Both ops are linear in x, so
+ * applying an op to dy yields its gradient. y is written or accumulated. */
 #include "kernels/cpu/dropout.h"
 
 typedef void Factors(const DropoutAttr *, uint64_t first, int64_t n, real *factor);

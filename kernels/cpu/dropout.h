@@ -4,8 +4,8 @@
 #include "base/philox.h"
 #include "kernels/cpu/real.h"
 
-/* Maximum number of elements whose factors one call draws. The elements must fill an even number of Philox
- * blocks. */
+/* The maximum number of elements for which one call draws factors. The elements must fill an even number of
+ * Philox blocks. */
 enum { DROPOUT_CHUNK = 256 };
 
 /* Sets factor[i], for i in [0, n), to 0 or 1 / (1 - rate) for element first + i. Requires n <= DROPOUT_CHUNK

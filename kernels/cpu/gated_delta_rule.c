@@ -1,5 +1,6 @@
-/* The gated delta rule (Yang et al., 2024) in chunks of positions. q and k are normalized, if the attributes state so:
- * q = q_in / sqrt(|q_in|^2 + eps), and q is divided by sqrt(dk). For one value head, with the state S [dk,dv]:
+/* The gated delta rule (Yang et al., 2024) in chunks of positions. If the attributes require it, q and k are
+ * normalized: q = q_in / sqrt(|q_in|^2 + eps), and q is divided by sqrt(dk). For one value head, with the state S
+ * [dk,dv]:
  *
  *   g[t]    = -exp(a_log) softplus(alpha[t] + dt_bias),  beta[t] = sigmoid(beta_in[t])
  *   a[t]    = exp(g[t]), or 0 at the start of a document
@@ -84,7 +85,7 @@ static const real *v_of(const Head *h, int64_t t) {
 static real gate_of(const Head *h, const Tensor *x, int64_t t) {
     return reals(x)[t * x->stride[0] + h->sample * x->stride[1] + h->head];
 }
-/* Returns alpha + dt_bias of position t. */
+/* Returns alpha + dt_bias at position t. */
 static real raw_decay(const Head *h, int64_t t) {
     return gate_of(h, h->o->alpha, t) + h->o->dt_bias[h->head];
 }
@@ -145,7 +146,7 @@ static void solve(const Head *h, const real *state) {
     }
 }
 
-/* Replaces the state before the chunk by the state after it. */
+/* Replaces the state before the chunk with the state after it. */
 static void advance(const Head *h, real *state) {
     const int64_t d = h->o->a->key_dim, n = h->o->a->value_dim;
     const real keep = kept_of(h, h->end - 1);
@@ -191,7 +192,7 @@ static void close_group(Head *h) { free(h->q); }
 
 static int64_t heads_per_group(const Rule *o) { return o->heads / o->a->key_heads; }
 
-/* Units are the key heads of all samples. */
+/* A unit of work is a key head of a sample. */
 static void rule_units(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const Rule o = rule_of(c->attr, c->in);
@@ -314,7 +315,7 @@ static void terms_of_after(const Grads *r, const Head *h, const real *state) {
     }
 }
 
-/* Replaces R by the gradient of the state before the chunk. */
+/* Replaces R with the gradient of the state before the chunk. */
 static void retreat(const Grads *r, const Head *h) {
     const int64_t d = h->o->a->key_dim, n = h->o->a->value_dim;
     const real keep = kept_of(h, h->end - 1);
@@ -372,7 +373,7 @@ static void head_gradient(const Grads *r, Head *h) {
     }
 }
 
-/* Writes the gradient of a row x of q or k, whose normalized row is scale x, given the gradient d of that row. */
+/* Writes the gradient of a row x of q or k, given the gradient d of the normalized row, which is scale x. */
 static void put_row(const Rule *o, const Tensor *out, const real *x, real factor, const real *d) {
     const int64_t width = o->a->key_dim;
     const real scale = row_scale(o, x), along = o->a->normalize ? dot(x, d, width) * scale * scale : 0;

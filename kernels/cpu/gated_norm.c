@@ -11,7 +11,7 @@
 
 static int64_t groups_of(const Call *c) { return ((const GatedNormAttr *)c->attr)->groups; }
 
-/* Units are the groups of all rows. */
+/* A unit of work is a group of a row. */
 static void norm_units(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const Tensor *x = c->in[0], *z = c->in[1];

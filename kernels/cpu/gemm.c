@@ -80,7 +80,7 @@ enum {
     DOT_AHEAD = 2048,
     DOT_ROWS = 3,
     DOT_UNIT = 16,    /* number of columns per unit of work */
-    DOT_FEW_ROWS = 16 /* if there are more rows, BLAS is faster although BLAS copies op(b) */
+    DOT_FEW_ROWS = 16 /* if there are more rows, BLAS is faster although it copies op(b) */
 };
 
 /* Functions with the argument `type` are inlined, so that `type` is a compile-time constant. */

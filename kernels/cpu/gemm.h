@@ -13,7 +13,7 @@ typedef struct Gemm {
     const real *a, *b, *bias;
     const void *b_narrow; /* the 16-bit or 8-bit values of b, if b is NULL */
     DType b_type;         /* the element type of b_narrow */
-    /* If not NULL, row_scale [m] and column_scale [n] contain factors by which each sum is multiplied before
+    /* row_scale [m] and column_scale [n], unless NULL, contain factors by which each sum is multiplied before
      * the bias is added. Both factors require transpose_b, and must be NULL if `accumulate` is true. */
     const real *row_scale, *column_scale;
     real *c;

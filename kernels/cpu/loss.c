@@ -3,8 +3,8 @@
  * lse, dlogits and sums are written. */
 #include "kernels/cpu/vector_math.h"
 
-/* The number of interleaved partial reductions over a row, whose results are merged at the end. The compiler
- * can vectorize interleaved reductions, and the order of summation is the same on every machine. */
+/* The number of interleaved partial reductions over a row; their results are merged at the end. The compiler can
+ * vectorize interleaved reductions, and the order of summation is the same on every machine. */
 enum { PARTS = 64 };
 
 static real larger(real a, real b) { return a > b ? a : b; }

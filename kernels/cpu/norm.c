@@ -106,8 +106,8 @@ static void dx_rows(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Adds one sample's contributions to columns [first, first + n) of dgain and dbias to sum_gain and sum_bias.
- * n <= COLUMNS. */
+/* For columns [first, first + n) of dgain and dbias, adds one sample's contributions to sum_gain and sum_bias. n <=
+ * COLUMNS. */
 enum { COLUMNS = 64 };
 static void sample_sums(const Call *c, int64_t sample, int64_t first, int64_t n, real *sum_gain,
                         real *sum_bias) {

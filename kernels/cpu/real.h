@@ -20,7 +20,7 @@ typedef float real;
 #define REAL_MATH(name) name##f
 #endif
 
-/* Returns the elements of an operand, whose type must be `real`. */
+/* Returns the elements of an operand of type `real`. */
 static inline real *reals(const Tensor *t) {
     CHECK(t->dtype == REAL_TYPE, "the operand is %s, but this kernel computes in %s",
           dtype_name((DType)t->dtype), dtype_name(REAL_TYPE));

@@ -54,7 +54,7 @@ static void limit_groups(const Router *r, real *choice, real *scratch) {
     }
 }
 
-/* Returns the topk experts with the largest values, in ascending order. */
+/* Returns, in ascending order, the topk experts with the largest values. */
 static void choose(const Router *r, real *choice, int64_t *expert) {
     for (int64_t j = 0; j < r->topk; j++) {
         int64_t at = j, best = largest(choice, r->experts);

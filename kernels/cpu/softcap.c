@@ -1,4 +1,4 @@
-/* y = cap * tanh(x / cap), whose derivative is 1 - tanh(x / cap)^2. y and dx are written. */
+/* y = cap * tanh(x / cap); the derivative is 1 - tanh(x / cap)^2. y and dx are written. */
 #include "kernels/cpu/real.h"
 
 static real cap_of(const Call *c) { return (real)((const SoftcapAttr *)c->attr)->cap; }

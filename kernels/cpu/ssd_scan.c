@@ -60,7 +60,7 @@ typedef struct Head {
     const Scan *o;
     int64_t sample, head, group, first, end; /* the chunk is [first, end) */
     real *delta, *sum;                       /* [chunk]: delta and c */
-    const real *scores; /* [s,chunk]: row i holds C[i].B[j] for the j of the chunk of i */
+    const real *scores; /* [s,chunk]: row i holds C[i].B[j] for each j in the chunk of i */
 } Head;
 
 static const real *row_of(const Head *h, int64_t t) {
@@ -83,7 +83,7 @@ static int64_t first_of(const Head *h, int64_t t) {
 /* Returns whether position t depends on the state before the chunk. */
 static bool carries(const Head *h, int64_t t) { return start_of(h, t) < h->first; }
 
-/* Returns dt + dt_bias of position t. */
+/* Returns dt + dt_bias at position t. */
 static real raw_step(const Head *h, int64_t t) {
     const Tensor *dt = h->o->dt;
     return reals(dt)[t * dt->stride[0] + h->sample * dt->stride[1] + h->head] + h->o->dt_bias[h->head];
@@ -113,7 +113,7 @@ static real decay(const Head *h, int64_t i, int64_t j) {
 /* exp(c[t]) */
 static real decay_from_start(const Head *h, int64_t t) { return REAL_MATH(exp)(h->sum[t - h->first]); }
 
-/* Replaces the state before the chunk by the state after it. */
+/* Replaces the state before the chunk with the state after it. */
 static void advance(const Head *h, real *state) {
     const int64_t last = h->end - 1, p = h->o->a->head_dim, n = h->o->a->state;
     const real keep = carries(h, last) ? decay_from_start(h, last) : 0;
@@ -157,7 +157,7 @@ static Head open_group(const Scan *o, int64_t sample, int64_t group) {
 
 static void close_group(Head *h) { free(h->delta), free(h->sum), free((real *)h->scores); }
 
-/* Units are the groups of all samples. */
+/* A unit of work is a group of a sample. */
 static void scan_units(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const Scan o = scan_of(c->attr, c->in);
@@ -260,7 +260,7 @@ static void terms_of_after(const Grads *r, const Head *h, const real *state) {
     }
 }
 
-/* Replaces R by the gradient of the state before the chunk. */
+/* Replaces R with the gradient of the state before the chunk. */
 static void retreat(const Grads *r, const Head *h) {
     const int64_t p = h->o->a->head_dim, n = h->o->a->state, last = h->end - 1;
     const real keep = carries(h, last) ? decay_from_start(h, last) : 0;

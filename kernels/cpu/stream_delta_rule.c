@@ -1,7 +1,7 @@
-/* The gated delta rule for a stream of tokens from several requests, whose states are stored in slots.
- * gated_delta_rule.c contains the formulas. This is the recurrence, token by token, so that results do not depend on how
- * a request's tokens are divided among passes. The tokens of a request are adjacent. A token at position 0 has no earlier
- * tokens. */
+/* The gated delta rule for a stream of tokens from several requests. The requests' states are stored in slots.
+ * gated_delta_rule.c contains the formulas. The recurrence is computed token by token, so that results do not depend on
+ * how a request's tokens are divided among passes. The tokens of a request are adjacent. A token at position 0 has no
+ * earlier tokens. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +37,7 @@ static Step step_of(const Call *c, int64_t t, int64_t head) {
     return s;
 }
 
-/* Changes the state [d,n] and computes y [n]. e [n] is memory. */
+/* Changes the state [d,n] and computes y [n]. e [n] is scratch memory. */
 static void advance(const Step *s, real *state, real *e, real *y, int64_t d, int64_t n) {
     memcpy(e, s->v, (size_t)n * sizeof(real));
     for (int64_t m = 0; m < d; m++) {

@@ -1,7 +1,7 @@
-/* The convolution and the scan of Mamba-2 for a stream of tokens from several requests, whose states are stored in
- * slots. causal_conv.c and ssd_scan.c contain the formulas. The scan is the recurrence, token by token, so that results
- * do not depend on how a request's tokens are divided among passes. The tokens of a request are adjacent. A token at
- * position 0 has no earlier tokens. */
+/* The convolution and the scan of Mamba-2 for a stream of tokens from several requests. The requests' states are stored
+ * in slots. causal_conv.c and ssd_scan.c contain the formulas. The scan computes the recurrence token by token, so that
+ * results do not depend on how a request's tokens are divided among passes. The tokens of a request are adjacent. A
+ * token at position 0 has no earlier tokens. */
 #include <string.h>
 
 #include "kernels/cpu/softplus.h"

@@ -9,8 +9,8 @@
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
 /* Approximations for 16-bit storage, where the exact functions would take longer than the memory accesses. For
- * results other than 0, the relative errors of exp and of the division are below 2^-17, 1/64 of fp16's rounding
- * error. Subnormal numbers are replaced by 0. */
+ * results other than 0, the relative errors of exp and of the division are below 2^-17, which is 1/64 of fp16's
+ * rounding error. Subnormal numbers are replaced by 0. */
 __device__ __forceinline__ float rough_exp(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));

@@ -71,7 +71,7 @@ static __device__ __noinline__ unsigned long long weight_of(double x, double sca
     return __double2ull_rn(vector_exp(x) * scale);
 }
 
-/* Chooses a token from a row, with all threads of a block. */
+/* Chooses a token from a row with all threads of a block. */
 template <typename T> struct Chooser {
     typedef Real<T> R;
     typedef typename Order<R>::Key Key;
@@ -135,9 +135,9 @@ template <typename T> struct Chooser {
         return room.found;
     }
 
-    /* Computes the same result as keep() in kernels/cpu/choose.c. First sums the sizes (1 or weights) of
-     * tokens with nearby logits in buckets. Next, lists the keys in the bucket that contains the last kept
-     * token, and finds that token's key digit by digit. */
+    /* Computes the same result as keep() in kernels/cpu/choose.c. First sums the sizes (1 or weights) of tokens in
+     * buckets of nearby logits. Next, lists the keys in the bucket that contains the last kept token, and finds that
+     * token's key digit by digit. */
     template <bool COUNTS> __device__ void keep(int64_t top_k, double top_p) {
         const double step = (COUNTS ? 1 : rate) * (BUCKETS / 32);
         const auto size = [&](R y) -> Sum { return COUNTS ? 1 : weight(y); };

@@ -226,8 +226,8 @@ template <typename R> __device__ __forceinline__ R warp_max(R x) {
     for (int k = 16; k > 0; k /= 2) x = larger(x, __shfl_xor_sync(0xffffffffu, x, k));
     return x;
 }
-/* Returns the sum of x over a block, in all of the block's threads. All threads must call this function, and
- * the block size must be a multiple of 32. `room` is shared memory for 32 elements. */
+/* Returns the sum of x over a block to all of the block's threads. All threads must call this function, and the block
+ * size must be a multiple of 32. `room` is shared memory for 32 elements. */
 template <typename R> __device__ __forceinline__ R block_sum(R x, R *room) {
     x = warp_sum(x);
     __syncthreads();

@@ -67,7 +67,8 @@ __device__ __forceinline__ void load_transposed(uint32_t (&x)[4], uint32_t at) {
                  : "memory");
 }
 
-/* Stores four 8 x 8 matrices. Lanes hold elements and pass addresses as for load_matrices. Compute capability 9.0. */
+/* Stores four 8 x 8 matrices. Lanes hold elements and pass addresses as for load_matrices. Requires compute capability
+ * 9.0. */
 __device__ __forceinline__ void store_matrices(uint32_t at, const uint32_t (&x)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x[0]),
                  "r"(x[1]), "r"(x[2]), "r"(x[3])

@@ -178,9 +178,9 @@ template <class Rule> static void launch_update(const Call *c, const Rule &rule,
                pieces, turns, aligned);
 }
 
-/* P is the type of parameters, G the type of gradients, and M and V are the types of the moments. `value`,
- * unless NULL, receives the parameters in P or in 16 bits. Multiply-adds are explicit, because the compiler
- * might fuse operations differently in different template instances. */
+/* P is the type of parameters, G that of gradients, and M and V are those of the moments. `value`, unless NULL,
+ * receives the parameters in P or in 16 bits. Multiply-adds are explicit, because the compiler might fuse operations
+ * differently in different template instances. */
 template <typename P, typename G, typename M, typename V> struct Adamw {
     typedef P R;
     enum { N = VEC<P> };

@@ -7,8 +7,8 @@ const char *const BERT_HEADS[] = {
     "lm_head.", "output_layer.", "pooler.", "binary_head.", "classification_head.", "multichoice_head.",
     NULL};
 
-/* Registers the head's parameters. If the output layer is tied, registers the word table (on the last
- * pipeline stage, a copy) before the other parameters. */
+/* Registers the head's parameters. If the output layer is tied, registers the word table before the other
+ * parameters; on the last pipeline stage, the table is a copy. */
 static void bert_head_init(void *self, Registry *r, const void *spec) {
     BertHead *m = self;
     const BertHeadSpec *s = spec;
@@ -21,7 +21,7 @@ static void bert_head_init(void *self, Registry *r, const void *spec) {
     lm_head.init(&m->output, r, output);
 }
 
-/* The SPMD type of x over TP is V along the sequence with sequence parallelism, and otherwise I. */
+/* With sequence parallelism, x is V along the sequence over TP; otherwise, it is I. */
 static void bert_head_forward(Tape *t, const void *self, const Feed *feed, Tensor *x, Tensor *const *dloss,
                               Tensor **out) {
     const BertHead *m = self;

@@ -6,8 +6,9 @@
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* A pool of rows that a branch stores during generation: one row per position or encoder position (extent). With
- * EXTENT_SAMPLES, the pool has a row for each request, in F32 if activations have 16 bits. */
+/* A pool of rows that a branch stores during generation: one row for each position or for each encoder position,
+ * depending on `extent`. With EXTENT_SAMPLES, the pool has a row for each request; rows are F32 if activations have 16
+ * bits. */
 typedef struct CacheSpec {
     FieldExtent extent;
     int64_t dim[3]; /* shape of a row on this rank: groups, rows per group, width */
@@ -18,8 +19,8 @@ enum { BRANCH_CACHES = 2 };
 typedef struct BranchOps {
     size_t size; /* size of the branch's module in bytes */
     /* Registers parameters and states under `name`. `self` and `spec` must outlive the registry and must not move.
-     * `counters` is F64, with the number of elements that the function `counters` returns; NULL if the branch has
-     * none. */
+     * `counters` is F64 with as many elements as the function `counters` returns, or NULL if the branch has no
+     * counters. */
     void (*init)(void *self, Registry *, const char *name, const void *spec, Tensor *counters);
     /* Returns [s, b, h] with the SPMD type of x_sbh. The feed must exist until tape_end. `cache` points to the
      * branch's pools in Feed.cache, and is NULL if Feed.cache is NULL. */

@@ -12,7 +12,7 @@ static bool is_of_choices(const ClassHeadSpec *s) { return s->choices > 1; }
 static int64_t outputs(const ClassHeadSpec *s) { return is_of_choices(s) ? 1 : s->classes; }
 
 /* Registers the parameters. A bias shared by all choices for a question does not change their probabilities.
- * The gradient of such a bias would be only rounding noise, which Adam would amplify, so the bias is not
+ * The gradient of such a bias would consist of rounding noise, which Adam would amplify, so the bias is not
  * trained. */
 static void class_head_init(void *self, Registry *r, const void *spec) {
     ClassHead *m = self;

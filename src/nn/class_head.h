@@ -1,7 +1,7 @@
-/* BERT's classification head: the pooler, dropout, and a linear layer. The head either classifies each sample (for
- * example, whether its sentences are in order) or chooses one of a question's answers, where each answer is a sample.
- * The head corresponds to Megatron-LM core/models/bert/bert_model.py, and to model/classification.py and
- * multiple_choice.py in Megatron-LM's tasks. */
+/* BERT's classification head: the pooler, dropout, and a linear layer. The head classifies each sample (for example, by
+ * whether its sentences are in order), or chooses among a question's answers, each of which is a sample. The head
+ * corresponds to Megatron-LM core/models/bert/bert_model.py, and to model/classification.py and multiple_choice.py in
+ * Megatron-LM's tasks. */
 #pragma once
 
 #include "nn/head.h"
@@ -22,9 +22,9 @@ typedef struct ClassHead {
     uint64_t dropout_site;
 } ClassHead;
 
-/* The module is a ClassHead, and the spec is a ClassHeadSpec. The loss has one value per sample, [b, 1], or
- * per question, [b / choices, 1]. Labels are in the field sentence_labels. A question's label is its first choice's
- * label. The count has the same shape as the loss, and is 1 where the label has the largest logit, otherwise 0. The
+/* The module is a ClassHead, and the spec is a ClassHeadSpec. The loss is [b, 1], with one value per sample, or [b /
+ * choices, 1], with one value per question. Labels are in the field sentence_labels. A question's label is its first
+ * choice's label. The count has the loss's shape; it is 1 where the label has the largest logit, and 0 elsewhere. The
  * logits are [1, b, classes] or [1, b / choices, choices]. With context parallelism, only the first rank's results are
  * valid. */
 extern const HeadOps class_head;

@@ -59,8 +59,8 @@ static Tensor *pool_part(Tape *t, const Tensor *pool, int64_t i) {
     return part;
 }
 
-/* Stores the keys and values from the encoder's output if the output was computed, then computes attention to the
- * requests' keys and values. */
+/* If the encoder's output was computed, stores its keys and values. Then computes attention to the requests' keys and
+ * values. */
 static Tensor *attend_to_pages(Tape *t, const Core *c, Tensor *q, AttentionAttr attr) {
     const Pages *pages = &c->feed->cache->encoder;
     const int64_t d = tensor_width(q), g = q->dim[2];

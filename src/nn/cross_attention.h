@@ -1,6 +1,6 @@
-/* Cross-attention: queries come from the residual stream, keys and values from an encoder's output. As in Megatron-LM
- * core/transformer/attention.py, CrossAttention, the rows of linear_kv are sorted by head: [k, v]. Positions are not
- * encoded, and every query attends to all keys of its sample. */
+/* Cross-attention: queries come from the residual stream, keys and values from an encoder's output. As in
+ * CrossAttention of Megatron-LM core/transformer/attention.py, the rows of linear_kv are sorted by head: [k, v].
+ * Positions are not encoded, and every query attends to all keys of its sample. */
 #pragma once
 
 #include "nn/attention.h"

@@ -5,7 +5,7 @@
 #include "base/fault.h"
 #include "ops/residual.h"
 
-/* Returns value `column` in each element of a field [b, s, n], as [b, s]. */
+/* Returns [b, s]: value `column` of each element of a field [b, s, n]. */
 static Tensor *column_of(Tape *t, Tensor *field, int64_t column) {
     if (!field || field->ndim < 3) return field;
     Tensor *out = tape_alloc(t, sizeof *out), *x = tape_alloc(t, sizeof *x);

@@ -46,18 +46,17 @@ typedef struct Feed {
     bool releases;  /* true in generation: no backward pass follows, so layers free their activations */
 } Feed;
 
-/* A field in a microbatch, and the name under which part of a model reads it. */
+/* A field of a microbatch, and the name by which a part of the model reads it. */
 typedef struct FeedField {
     FieldId name, field;
     int64_t column; /* index of the value to read, if the field has several values per element */
 } FeedField;
 
-/* Returns a copy of the feed with only these fields, under the names by which they are read, or with all
- * fields if n is 0. */
+/* Returns a copy of the feed. The copy has only these fields, under the names by which they are read, or all fields if
+ * n is 0. */
 Feed *feed_fields(Tape *, const Feed *, const FeedField *, int n);
 
-/* Copies a batch's fields, which must all be integers, to feed_bytes(batch) bytes of host memory. The feed then
- * points to the tensors `field`, whose data is at `memory` on the device. The caller must copy the bytes to
- * `memory`. */
+/* Copies a batch's fields, which must all be integers, to feed_bytes(batch) bytes of host memory. The feed then points
+ * to the tensors `field`; their data is at `memory` on the device. The caller must copy the bytes to `memory`. */
 size_t feed_bytes(const Batch *);
 void feed_write(Feed *, Tensor field[FIELDS], const Batch *, char *memory, char *host);

@@ -5,7 +5,7 @@
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* One of a model's losses. The training loss is the sum of all losses' means. */
+/* One of a model's losses. The training loss is the sum of the means of all losses. */
 typedef struct LossSpec {
     const char *name;   /* the name that Megatron-LM uses */
     FieldExtent extent; /* POSITIONS: one value per token, [b, s]; SAMPLES: one value per sample, [b, 1] */
@@ -14,7 +14,7 @@ typedef struct LossSpec {
     /* With SAMPLES: the number of choices per question. A question's choices are consecutive samples that share one
      * loss, [b / choices, 1], with the weight of the first sample. 0 means that each sample has its own loss. */
     int64_t choices;
-    /* An auxiliary loss contributes the gradient of `factor` times its mean. Auxiliary losses are not part of the
+    /* An auxiliary loss contributes only the gradient of `factor` times its mean. Auxiliary losses are not part of the
      * reported training loss or of evaluations. */
     bool auxiliary;
     double factor;
@@ -34,7 +34,7 @@ typedef struct HeadOps {
      * the last dimension, the logits have type V (tensor/spmd.h) on that axis. */
     void (*forward)(Tape *, const void *self, const Feed *, Tensor *h_sbh, Tensor *const *dloss,
                     Tensor **out);
-    /* Returns the number of positions in a chunk of logits, for b samples of s positions. If the result is 0 or the
+    /* Returns the number of positions in a chunk of logits for b samples of s positions. If the result is 0 or the
      * function is NULL, all logits are in one chunk. */
     int64_t (*chunk)(const void *spec, const Layout *, int64_t s, int64_t b, DType storage);
     double (*flops)(const void *spec, double s); /* as in BranchOps.flops */

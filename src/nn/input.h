@@ -11,8 +11,8 @@ typedef struct InputOps {
     /* Registers parameters. The inputs of several stacks may share parameters. `self` and `spec` must outlive
      * the registry and must not move. */
     void (*init)(void *self, Registry *, const void *spec);
-    /* Returns [s, b, h]. Over tensor-parallel ranks, the result is V along the sequence with sequence parallelism,
-     * and otherwise I. */
+    /* Returns [s, b, h]. With sequence parallelism, the result is V along the sequence over tensor-parallel ranks;
+     * otherwise, it is I. */
     Tensor *(*forward)(Tape *, const void *self, const Feed *);
     double (*flops)(const void *spec, double s); /* as in BranchOps.flops; NULL for 0 FLOPs */
 } InputOps;

@@ -242,7 +242,7 @@ static Tensor *mla_forward(Tape *t, const void *self, const Feed *feed, Tensor *
     return linear_forward(t, &m->proj, context);
 }
 
-/* Describes the latents with the keys' shared part, or the keys and values for this rank's heads. */
+/* Describes the pool of latents and the keys' shared part, or the pools of keys and values for this rank's heads. */
 static int mla_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CACHES]) {
     const MlaSpec *s = spec;
     if (s->caches_latents) {
@@ -255,7 +255,7 @@ static int mla_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CA
     return 2;
 }
 
-/* As in Megatron-LM, each latent counts as one column wider, because of its norm. */
+/* As in Megatron-LM, each latent counts as one column wider to account for its norm. */
 static double mla_flops(const void *spec, double n) {
     const MlaSpec *s = spec;
     const AttentionSpec *a = &s->attention;

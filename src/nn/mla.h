@@ -1,14 +1,14 @@
 /* Multi-head latent attention (DeepSeek-V2, 2024), like Megatron-LM core/transformer/multi_latent_attention.py.
  * Each token has a latent vector, from which its keys and values are projected up. A token's queries come from
- * another latent vector, or directly from the residual stream. Each query head and key head has a part without
- * positions, then a rotated part. All heads share the rotated part of the key. */
+ * another latent vector, or directly from the residual stream. Each query or key head consists of a part without
+ * positions, followed by a rotated part. All heads share the rotated part of the key. */
 #pragma once
 
 #include "nn/attention.h"
 
 typedef struct MlaSpec {
     /* Each group consists of one head. head_dim is the total width of a head's two parts. qk_norm normalizes
-     * the latents. rope applies to the rotated part, whose pairs are adjacent channels. With `recompute`, the
+     * the latents. rope applies to the rotated part, in which pairs are adjacent channels. With `recompute`, the
      * backward pass recomputes the rotation and attention. qkv_bias is false. */
     AttentionSpec attention;
     /* width of the latent for queries; 0 if queries have neither a latent nor a norm */

@@ -16,7 +16,7 @@ static Tensor *number_new(Registry *r, const char *mlp, const char *name, double
 }
 
 /* Registers xIELU's trained numbers and constants with the initial values from transformers' XIELUActivation:
- * alpha_p and alpha_n start at 0.8, as log(exp(0.8) - 1) and log(exp(0.8 - beta) - 1). */
+ * alpha_p and alpha_n start at 0.8, and are stored as log(exp(0.8) - 1) and log(exp(0.8 - beta) - 1). */
 static XieluNumbers xielu_new(Registry *r, const char *mlp) {
     const double alpha = 0.8, beta = 0.5;
     return (XieluNumbers){.alpha_p = number_new(r, mlp, "alpha_p", log(expm1(alpha)), 0),

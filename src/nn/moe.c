@@ -91,8 +91,8 @@ static int64_t moe_counters(const void *spec) {
 
 /* ---- capacity ---- */
 
-/* Returns an expert's capacity: tokens * topk / experts for a microbatch, times the capacity factor, rounded up, but at
- * most the number of tokens. */
+/* Returns an expert's capacity for a microbatch: tokens * topk / experts times the capacity factor, rounded up, but at
+ * most `tokens`. */
 static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
     if (s->capacity_factor == 0 || tape_microbatch(t)->dropless) return 0;
     const int64_t tokens = x->dim[0] * x->dim[1] * tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
@@ -123,8 +123,7 @@ static GroupedLayer layer(Param *weight, Param *bias, Tensor *scale, const Quant
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
     if (m->spec->probs_on_input) {
         rows_r1h = op_scale_rows(t, rows_r1h, probs_r11, false);
-        /* Ranks may hold partial sums of the rows' gradient, which must not be rounded before they are
-         * added. */
+        /* Ranks may hold partial sums of the rows' gradient; these must not be rounded before they are added. */
         tape_grad_off_grid(rows_r1h);
     }
     Tensor *h = op_grouped_linear(t, rows_r1h, layer(m->fc1, m->fc1_bias, NULL, m->fc1_quantiser), offset),
@@ -134,8 +133,8 @@ static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *
     return op_grouped_linear(t, h, layer(m->fc2, m->fc2_bias, scale, m->fc2_quantiser), offset);
 }
 
-/* Like experts_forward, for expert-tensor-parallel ranks that have different rows. Each rank gathers all rows,
- * groups them by expert and multiplies them by its part of the weights. */
+/* Does the same as experts_forward for expert-tensor-parallel ranks that have different rows. Each rank gathers all
+ * rows, groups them by expert and multiplies them by its part of the weights. */
 static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *probs, const Dispatch *sort) {
     rows = op_permute(t, op_redistribute(t, rows, AXIS_ETP, SPMD_R, 0), sort);
     probs = op_permute(t, op_redistribute(t, probs, AXIS_ETP, SPMD_R, 0), sort);
@@ -211,9 +210,9 @@ static Tensor *on_one_rank(Tape *t, const Moe *m, Tensor *x, Routing *r, Dispatc
     return widened(t, m, op_unpermute(t, y, &d));
 }
 
-/* During generation, ranks can have different numbers of tokens, which only the all-to-all supports.
- * Tensor-parallel ranks have the same tokens and route equal parts of them; the number of tokens is a multiple
- * of the number of tensor-parallel ranks. */
+/* During generation, ranks can have different numbers of tokens; only the all-to-all supports this. Tensor-parallel
+ * ranks have the same tokens and route equal parts of them; the number of tokens is a multiple of the number of
+ * tensor-parallel ranks. */
 static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x) {
     (void)cache;
     const Moe *m = self;

@@ -40,8 +40,8 @@ static Tensor *mtp_input_forward(Tape *t, const void *self, const Feed *feed) {
                                                                 : x;
 }
 
-/* As in Megatron-LM, the cost of each norm (the two norms here and the output norm) counts like one column of
- * the projection. */
+/* As in Megatron-LM, each of the three norms (two here, and the output norm) counts as one column of the
+ * projection. */
 static double mtp_input_flops(const void *spec, double s) {
     const double h = (double)((const MtpInputSpec *)spec)->words->hidden;
     return 6 * s * (2 * h * h + 3 * h);

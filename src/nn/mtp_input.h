@@ -1,5 +1,5 @@
-/* The input of a layer that predicts additional tokens (MTP): a projection of the embedding of a later token,
- * concatenated with the previous stack's output. The input corresponds to Megatron-LM
+/* The input of a layer that predicts additional tokens (MTP): the embedding of a later token and the previous stack's
+ * output are concatenated, then projected. The input corresponds to Megatron-LM
  * core/transformer/multi_token_prediction.py. */
 #pragma once
 

@@ -17,7 +17,7 @@ Linear pooler_new(Registry *r, int64_t hidden, double init_std) {
     return whole_layer(r, "pooler.dense", hidden, hidden, init_std, true);
 }
 
-/* Returns the first position of the full sequence, [1, b, h], with SPMD type I. The sequence may be sharded over
+/* Returns the first position of the full sequence as [1, b, h] with SPMD type I. The sequence may be sharded over
  * tensor-parallel ranks. */
 static Tensor *first_position(Tape *t, Tensor *x) {
     Tensor *first = op_take_row(t, x, 0);

@@ -14,7 +14,7 @@ typedef struct QkClipSpec {
     double alpha; /* exponent for queries; the exponent for keys is 1 - alpha */
 } QkClipSpec;
 
-/* Selects rows [begin, end) from the `rows` rows that a weight has for each group of heads. */
+/* Selects rows [begin, end) of each group of heads in a weight with `rows` rows per group. */
 typedef struct QkClipRows {
     Param *weight;
     int64_t rows, begin, end;

@@ -11,7 +11,7 @@ static double yarn_channel(const RopeSpec *s, double turns) {
     return (double)s->dim * log(s->yarn.original / (turns * 2 * M_PI)) / (2 * log(s->base));
 }
 
-/* Returns the fraction of the frequency of channel i that is divided by the YaRN factor, from 0 (none) to 1
+/* Returns the fraction of channel i's frequency that is divided by the YaRN factor, from 0 (none) to 1
  * (all). */
 static double yarn_ramp(const RopeSpec *s, int64_t i) {
     double low = yarn_channel(s, s->yarn.fast), high = yarn_channel(s, s->yarn.slow);

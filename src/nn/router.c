@@ -72,9 +72,9 @@ static void router_add(Tape *t, Tensor *x, Tensor sum) {
     tape_call(t, &OPS[OP_copy], (Call){.in = {x}, .out = {&sum}});
 }
 
-/* Returns the token counts for a balancing loss: over the microbatch, over each sample, or over all
- * microbatches so far in the step, on all data-parallel ranks. For all microbatches so far, the counts are
- * sums, not means, because the loss depends only on each expert's share of the tokens. */
+/* Returns the token counts for a balancing loss. The counts cover the microbatch, each sample, or all microbatches so
+ * far in the step on all data-parallel ranks. For all microbatches so far, the counts are sums, not means, because the
+ * loss depends only on each expert's share of the tokens. */
 static Tensor *counts(Tape *t, const Router *r, const Routing *plain, int loss) {
     const int64_t b = plain->expert->dim[1], dim[] = {loss == ROUTER_LOSS_SEQ_AUX ? b : 1, r->spec->experts};
     Tensor *count = tape_tensor(t, F64, 2, dim);
@@ -98,8 +98,7 @@ static void balance(Tape *t, const Router *r, Tensor *logits, const Routing *rou
         count.flags = TENSOR_ACCUM;
         op_expert_count(t, routing, &count);
     }
-    /* Balancing losses depend on which experts would be selected by scores alone, without the bias and the
-     * groups. */
+    /* Balancing losses depend on which experts would be selected by scores alone, without the bias or the groups. */
     const bool alone = !s->bias && s->route.groups <= 1;
     Routing plain = *routing;
     for (int i = 0; i < ROUTER_LOSSES; i++) {

@@ -43,13 +43,12 @@ typedef struct Router {
  * more tokens. With `quantile`, the new bias is computed from the mean of the biases that would have balanced
  * each of the step's microbatches. */
 void router_init(Router *self, Registry *, const char *name, const RouterSpec *, Tensor *counters);
-/* Returns the number of counters that a router with this number of experts has. The last ROUTER_LOSSES counters
- * are sums of the losses, not multiplied by their coefficients. */
+/* Returns the number of counters of a router with the given number of experts. The last ROUTER_LOSSES counters are sums
+ * of the losses before multiplication by their coefficients. */
 int64_t router_counters(int64_t experts);
 /* Returns the sum of a loss since the start of the step. `counters` is a copy of the router's counters in host
  * memory. */
 double router_loss_sum(const double *counters, int64_t experts, int loss);
 /* Routes the tokens of x_sbh [s,b,h]. While the tape records, the router counts tokens, adds the losses to the
- * counters, and adds the gradients of the losses, multiplied by MicrobatchContext.aux_scale, to the gradient of the
- * logits. */
+ * counters, and adds the losses' gradients times MicrobatchContext.aux_scale to the logits' gradient. */
 Routing router_forward(Tape *, const Router *, Tensor *x_sbh);

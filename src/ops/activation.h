@@ -8,7 +8,7 @@
  * activation maps [..., gate | up] to [..., f/2]. Only SwiGLU and quick GeGLU can have limits and an
  * offset. */
 Tensor *op_activation(Tape *, Tensor *x, ActivationAttr);
-/* Like op_activation, then op_scale_rows with scale [...,1], which results are bitwise equal to. The tape does not keep
+/* Like op_activation followed by op_scale_rows with scale [...,1], with bitwise equal results. The tape does not keep
  * the unscaled activation, which the backward pass computes again from x. */
 Tensor *op_scaled_activation(Tape *, Tensor *x, ActivationAttr, Tensor *scale);
 /* An activation that a linear layer's kernel has computed together with its GEMM. Only one op may read the

@@ -22,7 +22,7 @@ void attention_outputs(Tape *t, Call *c, int64_t keys, bool unfused) {
                             (int64_t[]){b, g, r, s, keys + (c->in[SINK] != NULL)});
 }
 
-/* Checks that the operand x, [h] or [..,h], has an element for each head of q. x may be NULL. */
+/* Checks that the operand x ([h] or [..,h]) has an element for each head of q. x may be NULL. */
 static void check_heads(const Call *c, const Tensor *x, int ndim, const char *what) {
     const Tensor *q = c->in[Q];
     const int64_t first = ((const AttentionAttr *)c->attr)->first_local, end = first + q->dim[2] * q->dim[3];

@@ -24,13 +24,13 @@ typedef struct AttentionInputs {
      * on the key's position relative to the query's (kernels/relative_buckets.h). The bias is a parameter, or
      * NULL if there is no bias. A bias cannot be combined with a softcap. */
     Tensor *bias;
-    /* F64 [heads of the model]: the running maximum of each head's unmasked scores before the cap, which
-     * training steps update. NULL if maxima are not measured. */
+    /* F64 [heads of the model]: each head's running maximum of the unmasked scores before the cap. Training steps
+     * update it. NULL if maxima are not measured. */
     Tensor *max;
 } AttentionInputs;
 
 /* Returns [s,b,g,r,e]. AttentionAttr defines the keys to which a query attends. The result is 0 for a query
- * that attends to no key. If `unfused`, all probabilities are stored; this method is slow, and serves as a
+ * that attends to no key. If `unfused` is true, all probabilities are stored; this method is slow, and serves as a
  * reference. */
 Tensor *op_attention(Tape *, const AttentionInputs *, AttentionAttr, bool unfused);
 

@@ -17,8 +17,8 @@ static Tensor *between(Tape *t, const AttentionInputs *x, AttentionAttr attr, Gr
     return context_ring(t, x, attr, group);
 }
 
-/* Checks the number of rows, because the SPMD type, which is V both before and after an exchange, does not show which
- * dimension is sharded. */
+/* Checks the number of rows. The SPMD type is V both before and after an exchange, so it does not show which dimension
+ * is sharded. */
 static void check_rows(const Tensor *x, int dim, int64_t rows) {
     CHECK(x->dim[dim] == rows, "op 'attention', axis cp: an operand has %lld rows, not %lld",
           (long long)x->dim[dim], (long long)rows);

@@ -16,7 +16,7 @@ typedef struct ContextPlan {
 
 /* Computes op_attention over all positions, which are sharded over the context-parallel ranks:
  *
- *   `q, k, v` and the result are V over CP. Queries and keys are slices of two sequences, whose lengths may differ.
+ *   `q, k, v` and the result are V over CP. Queries and keys are slices of two sequences, which may differ in length.
  *   `first_key` contains positions among all keys, and is V over CP like the queries.
  *   `lengths`, `sink` and `bias` are R over CP.
  *
@@ -30,13 +30,13 @@ Tensor *op_context_attention(Tape *, const AttentionInputs *, AttentionAttr, Con
  * qkv unchanged. */
 bool context_exchange(Tape *, Tensor **qkv, int64_t g, int64_t d, ContextPlan);
 
-/* Computes attention across the blocks of ranks. Takes the same inputs as op_context_attention, for this rank's
- * zigzag slices in the group. */
+/* Computes attention across the blocks of ranks. Takes op_context_attention's inputs for this rank's zigzag slices in
+ * the group. */
 Tensor *context_ring(Tape *, const AttentionInputs *, AttentionAttr, Group);
 Tensor *context_gather(Tape *, const AttentionInputs *, AttentionAttr, Group, bool unfused);
 
-/* One step of the ring, in which a rank processes the keys of another rank: attention from rows [query, query +
- * queries) of q to rows [key, key + keys) of k and v. If `queries` is 0, no query attends to a key. */
+/* One step of the ring: attention from rows [query, query + queries) of a rank's q to rows [key, key + keys) of another
+ * rank's k and v. If `queries` is 0, no query attends to a key. */
 typedef struct RingStep {
     AttentionAttr attr;
     int64_t query, queries, key, keys;

@@ -1,9 +1,9 @@
 /* Keys and values are passed around the ring, and each rank attends to the keys that it holds (Liu et al.,
  * "Ring Attention", 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i, rank r holds the keys and
  * values of rank r - i. Partial results are merged by their log-sum-exps, in an order that depends only on the
- * rank. The backward pass passes keys and values around again, followed by the gradients of keys and values, to
- * which each rank adds its part. The gradients for rank j are therefore summed in the order j, j+1, ..., j-1.
- * For the backward pass, each rank keeps q, k, v, y and lse for its rows.
+ * rank. The backward pass sends keys and values around the ring again, followed by their gradients, to which each rank
+ * adds its part. The gradients for rank j are therefore summed in the order j, j+1, ..., j-1. For the backward pass,
+ * each rank keeps q, k, v, y and lse for its rows.
  *
  * A step computes y, dq, dk and dv in the operands' type, as a fused kernel does. The sums of y, dq, dk and dv
  * over the steps use the arithmetic type. A step's gradients are exact parts of the total gradients, because

@@ -1,5 +1,5 @@
 /* kernels/cpu/gated_delta_rule.c contains the formulas. The backward pass overwrites gradients, or adds to them. It
- * computes states again, instead of storing them. */
+ * recomputes states instead of storing them. */
 #include "ops/delta_rule.h"
 
 #include "base/fault.h"

@@ -1,4 +1,4 @@
-/* The op of gated DeltaNet. kernels/cpu/gated_delta_rule.c contains the formulas. */
+/* The op for gated DeltaNet. kernels/cpu/gated_delta_rule.c contains the formulas. */
 #pragma once
 
 #include "tape/tape.h"
@@ -12,7 +12,8 @@ typedef struct DeltaRuleInputs {
 /* Returns y [s,b,hv*dv]. */
 Tensor *op_gated_delta_rule(Tape *, const DeltaRuleInputs *, DeltaRuleAttr);
 
-/* Like op_gated_delta_rule, for a stream of tokens from several requests in generation (kernels/ops.def). `slot` and
- * `position` are I64. The op reads and changes the slots of `state`. It has no gradient. */
+/* Does the same as op_gated_delta_rule during generation, where the tokens of several requests form one stream
+ * (kernels/ops.def). `slot` and `position` are I64. The op reads and changes the slots of `state`. It has no
+ * gradient. */
 Tensor *op_stream_delta_rule(Tape *, const DeltaRuleInputs *, DeltaRuleAttr, Tensor *slot, Tensor *position,
                              Tensor *state);

@@ -3,7 +3,7 @@
 
 #include "ops/router.h"
 
-/* The destinations of all copies of tokens. Copies whose row is -1 are dropped. kernels/ops.def defines the
+/* The destinations of all copies of tokens. Copies with row -1 are dropped. kernels/ops.def defines the
  * fields. */
 typedef struct Dispatch {
     Tensor *row;     /* I64 [s,b,k] */
@@ -18,11 +18,11 @@ typedef struct Dispatch {
 Dispatch op_dispatch(Tape *, const Routing *, int64_t experts, DispatchAttr);
 /* Copies x_sbh [s,b,h] to the experts' rows, and returns the rows [r,1,h]. A row without a token is zero. */
 Tensor *op_permute(Tape *, Tensor *x_sbh, const Dispatch *);
-/* Like op_permute, for probs_sbk [s,b,k], which no other op may read. Returns [r,1,1]. */
+/* Does the same as op_permute for probs_sbk [s,b,k], which no other op may read. Returns [r,1,1]. */
 Tensor *op_permute_probs(Tape *, Tensor *probs_sbk, const Dispatch *);
-/* For each token, returns the sum of its rows in y_r1h [r,1,h], added in expert order, as [s,b,h]. y_r1h is V
+/* Returns [s,b,h]: for each token, the sum of its rows in y_r1h [r,1,h], added in expert order. y_r1h is V
  * over EP if the tokens are R. */
 Tensor *op_unpermute(Tape *, Tensor *y_r1h, const Dispatch *);
-/* Returns x * p or, if `sigmoid`, x * sigmoid(p), in the type of x [s,b,h]. p [s,b,1] has the arithmetic type or x's
- * type. */
+/* Returns x * p or, if `sigmoid` is true, x * sigmoid(p), in the type of x [s,b,h]. p [s,b,1] has the arithmetic type
+ * or x's type. */
 Tensor *op_scale_rows(Tape *, Tensor *x_sbh, Tensor *p_sb1, bool sigmoid);

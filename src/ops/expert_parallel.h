@@ -29,8 +29,8 @@ typedef struct Arrival {
  * specifies the capacity (the maximum number of rows for one expert from all ranks) and the padding. With a capacity,
  * the sizes of tensors do not depend on the data. */
 Arrival op_plan_arrival(Tape *, const Dispatch *from, int64_t experts, DispatchAttr room);
-/* Like op_plan_arrival, for tokens that all expert-parallel ranks share. `own` describes the rows of this rank's
- * experts, without padding. */
+/* Does the same as op_plan_arrival for tokens that all expert-parallel ranks share. `own` describes the rows of this
+ * rank's experts, without padding. */
 Dispatch op_plan_gathered(Tape *, const Dispatch *own, DispatchAttr room);
 /* Rows in transit, which only op_arrive may read. If `exchange` is NULL, the rows have already arrived in y. */
 typedef struct Exchange Exchange;

@@ -35,7 +35,7 @@ Tensor *op_linear(Tape *, Tensor *x_sbi, const LinearLayer *);
  * supported. Only op_linear_on_activated may read the result. If `halfway` is true, the op calls
  * tape_pause_halfway before a separate activation, so that both halves of an MLP take about the same time. */
 Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, ActivationAttr, bool halfway);
-/* Like op_linear, for an activation [s,b,i]. Unless the layer has a quantizer or dx is a sum over ranks, the
+/* Does the same as op_linear for an activation [s,b,i]. Unless the layer has a quantizer or dx is a sum over ranks, the
  * backward pass directly computes the gradient of the activation's input, and never stores the gradient of the
  * activation. */
 Tensor *op_linear_on_activated(Tape *, Activated x_sbi, const LinearLayer *);

@@ -141,7 +141,7 @@ typedef struct Chunks {
     LinearAttr gemm;
 } Chunks;
 
-/* Returns positions [first, first + n) of x, along dimension `axis`. */
+/* Returns positions [first, first + n) of x along dimension `axis`. */
 static Tensor part_of(const Tensor *x, int axis, int64_t first, int64_t n) {
     Tensor part = *x;
     part.data = tensor_at(x, first * x->stride[axis]);

@@ -6,8 +6,8 @@
 /* Returns the losses [b,s] in nats, in the arithmetic type. logits_sbv [s,b,v] is contiguous, and no other op may read
  * it, because its gradient overwrites it. label_bs is I64 [b,s] in [0, vocab), where vocab <= v. */
 Tensor *op_cross_entropy(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab);
-/* Like op_cross_entropy, for losses whose gradients dloss_bs [b,s] may already be known (NULL if unknown). If
- * they are known and the tape records, the forward pass can also compute the logits' gradient. */
+/* Does the same as op_cross_entropy for losses whose gradients dloss_bs [b,s] may already be known (NULL if unknown).
+ * If they are known and the tape records, the forward pass can also compute the logits' gradient. */
 Tensor *op_cross_entropy_of(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab, Tensor *dloss_bs);
 
 /* Returns [b,s]: 1 if the label is the first column with the largest logit, otherwise 0. Takes the same operands as

@@ -30,8 +30,8 @@ typedef struct PagedInputs {
     Tensor *sink;
 } PagedInputs;
 
-/* Returns [s,1,g,r,e]. The attributes define the rows to which a token attends. The op itself sets the
- * attributes `page` and the positions. */
+/* Returns [s,1,g,r,e]. The attributes define the rows to which a token attends. The op itself sets the positions and
+ * the attribute `page`. */
 Tensor *op_paged_attention(Tape *, const PagedInputs *, const Pages *, AttentionAttr);
 
 /* Combines op_rope, op_store_rows and op_paged_attention in one op. inputs->q is x [s,1,g,r+2,d], which

@@ -1,4 +1,4 @@
-/* The GEMM for a linear layer whose weight is stored in one byte per element (param/quantized.h):
+/* The GEMM for a linear layer whose weight is stored in one byte per element (param/quantized.h).
  *
  *   I8   rounds only the weight: y = (x q^T) * inverse + bias.
  *   FP8  also rounds each token's row of x to FP8, with a separate scale, because tensor cores multiply FP8 only

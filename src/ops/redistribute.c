@@ -1,5 +1,5 @@
-/* The gradient moves in the opposite direction, from the dual of `to` to the dual of `from`. The table's entry
- * for this pair of types is therefore the gradient's movement. */
+/* The gradient moves in the opposite direction, from the dual of `to` to the dual of `from`. The table's entry for this
+ * pair of types therefore describes how the gradient moves. */
 #include "ops/redistribute.h"
 
 #include "base/fault.h"

@@ -29,12 +29,12 @@ typedef enum ReshardKind {
  * the axis has size 1. A conversion that is not in the table is a fault. */
 Tensor *op_redistribute(Tape *, Tensor *x, Axis, Spmd to, int dim);
 
-/* Returns columns [first, first + heads*d) of x [s,b,w], R over the axis, as [s,b,1,heads,d]. `first` may
+/* Returns columns [first, first + heads*d) of x [s,b,w] as [s,b,1,heads,d]. x is R over the axis. `first` may
  * differ between ranks. The gradient of the other columns is zero. `to` is V if no two ranks share columns, and
  * R if they may share columns. If `to` is R, each rank holds a summand of the gradient. */
 Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int64_t d, Spmd to);
 
-/* For ops that communicate: moves `in` to `out`. The caller must have created `out` with the correct SPMD type
+/* For ops that communicate, moves `in` to `out`. The caller must have created `out` with the correct SPMD type
  * and shape: the move multiplies or divides the size of dimension `dim` by the number of ranks. `in` and `out`
  * must be contiguous. redistribute_start returns immediately. After redistribute_finish, `out` may be read and
  * `in` may be overwritten. */

@@ -19,15 +19,15 @@ Tensor *op_gate_logits(Tape *, Tensor *x_sbh, Tensor *w_eh, Tensor *bias_e);
  * not NULL, bias_e is added to the compared values. select_sbe and bias_e have no gradient. logits_sbe,
  * select_sbe and bias_e have the arithmetic type. */
 Routing op_route(Tape *, Tensor *logits_sbe, Tensor *select_sbe, Tensor *bias_e, int64_t k, RouteAttr);
-/* Returns random logits, or logits with a random bias (see RandomLogits). The backward pass passes the gradient
- * on unchanged, even to logits that were replaced. A random number depends only on the run's seed, `site`, and
+/* Returns random logits, or logits with a random bias (see RandomLogits). In the backward pass, the gradient is
+ * unchanged, even for logits that were replaced. A random number depends only on the run's seed, `site`, and
  * the global index of the token, sample or expert. */
 Tensor *op_random_logits(Tape *, Tensor *logits_sbe, RandomLogits, double std, uint64_t site);
 /* Returns exp(logits), scaled so that each token has the same sum over experts, and each expert has the same sum over
  * tokens. The op has no gradient. */
 Tensor *op_sinkhorn(Tape *, Tensor *logits_sbe);
 /* Returns F64 [e+1]: the biases with which each of the e experts would receive tokens * k / e of the
- * microbatch's tokens, followed by a 1, so that a sum of results can be averaged. logits_sbe [s,b,e] must
+ * microbatch's tokens, followed by 1, so that a sum of results can be averaged. logits_sbe [s,b,e] must
  * contain all tokens of the microbatch. bias_e [e] contains the current biases. The op has no gradient. */
 Tensor *op_quantile(Tape *, Tensor *logits_sbe, Tensor *bias_e, int64_t k);
 /* Counts each expert's tokens on this rank: over all samples (count F64 [1,e]) or for each sample (count F64

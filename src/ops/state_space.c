@@ -1,5 +1,5 @@
 /* kernels/cpu/{causal_conv,ssd_scan,gated_norm}.c contain the formulas. The backward passes overwrite gradients, or
- * add to them. They compute convolutions, scores and states again, instead of storing them. */
+ * add to them. They recompute convolutions, scores and states instead of storing them. */
 #include "ops/state_space.h"
 
 #include "base/fault.h"
@@ -104,8 +104,7 @@ Tensor *op_gated_norm(Tape *t, Tensor *x, Tensor *z, Tensor *gain, GatedNormAttr
 
 /* ---- generation ---- */
 
-/* Checks that there is a slot and a position for each token, and that slots have n elements of the type that F32
- * activations have. */
+/* Checks that there is a slot and a position for each token, and that each slot has n elements of the correct type. */
 static void check_slots(const Tape *t, const char *op, const Tensor *x, const Tensor *slot,
                         const Tensor *position, const Tensor *state, int64_t n) {
     CHECK(!tape_is_recording(t) && x->dim[1] == 1 && tensor_count(slot) == x->dim[0] &&

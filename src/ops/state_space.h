@@ -1,4 +1,4 @@
-/* The ops of Mamba-2. kernels/cpu/{causal_conv,ssd_scan,gated_norm}.c contain the formulas. */
+/* The ops for Mamba-2. kernels/cpu/{causal_conv,ssd_scan,gated_norm}.c contain the formulas. */
 #pragma once
 
 #include "tape/tape.h"
@@ -16,8 +16,9 @@ typedef struct ScanInputs {
 /* Returns y [s,b,h*p]. */
 Tensor *op_ssd_scan(Tape *, const ScanInputs *, ScanAttr);
 
-/* Like op_causal_conv and op_ssd_scan, for a stream of tokens from several requests in generation (kernels/ops.def).
- * `slot` and `position` are I64. The op reads and changes the slots of `state`. It has no gradient. */
+/* Do the same as op_causal_conv and op_ssd_scan during generation, where the tokens of several requests form one stream
+ * (kernels/ops.def). `slot` and `position` are I64. The op reads and changes the slots of `state`. It has no
+ * gradient. */
 Tensor *op_stream_conv(Tape *, Tensor *x, Tensor *w, Tensor *bias, Tensor *slot, Tensor *position,
                        Tensor *state);
 Tensor *op_stream_scan(Tape *, const ScanInputs *, ScanAttr, Tensor *slot, Tensor *position, Tensor *state);

@@ -12,7 +12,7 @@ typedef struct PartsAttr {
     int parts;
 } PartsAttr;
 
-/* Copies rows of w to y, or adds those of y to w. */
+/* Copies rows of w to y, or adds rows of y to w. */
 static void move_parts(Tape *t, const PartsAttr *a, const Tensor *w, const Tensor *y, bool adds) {
     int64_t at = 0;
     for (int i = 0; i < a->parts; i++) {

@@ -8,6 +8,6 @@ typedef struct RowRange {
 } RowRange;
 enum { TAKEN_PARTS = 3 };
 
-/* Returns copies of `parts` ranges of rows of w [rows,...], which is R over CP, one after the other. The result is V
- * over CP, and has the type of masters and main gradients. The gradient of the other rows is 0. */
+/* Concatenates copies of `parts` ranges of rows of w [rows,...], which is R over CP. The result is V over CP, and has
+ * the type of masters and main gradients. The gradient of the other rows is 0. */
 Tensor *op_take_parts(Tape *, Tensor *w, const RowRange *range, int parts);

@@ -5,6 +5,6 @@
 
 /* Returns a copy of row `row` of contiguous x [s,b,h], as [1,b,h]. The gradient of all other rows is zero. */
 Tensor *op_take_row(Tape *, Tensor *x_sbh, int64_t row);
-/* Returns copies of rows of contiguous x [s,1,h], as [n,1,h], in the order of `rows`, I64 [n]. Only generation uses the
- * op, so it has no gradient. */
+/* Returns [n,1,h]: copies of rows of contiguous x [s,1,h], in the order given by `rows`, I64 [n]. Only generation uses
+ * the op, so it has no gradient. */
 Tensor *op_take_rows(Tape *, Tensor *x_s1h, Tensor *rows);

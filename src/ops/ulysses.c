@@ -18,7 +18,7 @@ Tensor exchange_part(const Tensor *packed, int member, int64_t at, const Tensor 
     return v;
 }
 
-/* Returns a view of x's memory in a different shape, with contiguous strides, which the caller must correct. */
+/* Returns a view of x's memory in a different shape. The view has contiguous strides, which the caller must correct. */
 static Tensor reshaped(const Tensor *x, int ndim, const int64_t *dim) {
     Tensor v = tensor_make(x->data, (DType)x->dtype, ndim, dim);
     v.spmd = x->spmd, v.flags = x->flags;
@@ -116,7 +116,7 @@ Tensor *exchange_message(Tape *t, DType dtype, int64_t members, int64_t n, SpmdT
     return x;
 }
 
-/* Moves data between x_rows, a zigzag slice with all heads, and x_heads, all rows with some heads. The tensors may be
+/* Moves data between x_rows (a zigzag slice with all heads) and x_heads (all rows with some heads). The tensors may be
  * partial sums. */
 static void exchange(Tape *t, const Group *g, Tensor *x_rows, Tensor *x_heads, bool to_heads) {
     const int64_t each = tensor_count(x_heads) / g->size;

@@ -8,16 +8,15 @@
 /* Returns scratch memory for a packed message [members, n], which has one part per member (sender or
  * receiver). */
 Tensor *exchange_message(Tape *, DType, int64_t members, int64_t n, SpmdType); /* scratch */
-/* Returns a contiguous tensor inside a message, with the shape of `like`, that starts at element `at` of a
- * member's part. */
+/* Returns a contiguous tensor with the shape of `like` that begins at element `at` of a member's part of a message. */
 Tensor exchange_part(const Tensor *packed, int member, int64_t at, const Tensor *like);
-/* Copies between x [s,...], whose rows are in position order, and a message. A member's part begins at element
+/* Copies between x [s,...] (rows in position order) and a message. A member's part begins at element
  * `at`, and contains the member's zigzag slice of x. */
 void exchange_rows(Tape *, Tensor *x, Tensor *packed, int64_t at, bool pack);
 
 /* Converts a zigzag slice x [s,b,g,r,d] to [n*s,b,g/n,r,d]: all rows in position order, with this member's
- * heads. If there are fewer groups than members, the result is [n*s,b,1,r*g/n,d]: a member's part of a group if
- * r > 1, or a group that several members share, which is therefore R, if r = 1. */
+ * heads. If there are fewer groups than members, the result is [n*s,b,1,r*g/n,d]. If r > 1, it is this member's part of
+ * a group. If r = 1, it is a group that several members share, so it is R. */
 Tensor *op_seq_to_heads(Tape *, Tensor *x, Group);
 /* The inverse of op_seq_to_heads. The result has g groups of r heads. */
 Tensor *op_heads_to_seq(Tape *, Tensor *x, Group, int64_t g, int64_t r);

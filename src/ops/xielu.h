@@ -3,7 +3,7 @@
 
 #include "tape/tape.h"
 
-/* An xIELU's tensors, each of shape [1]. beta and eps are not trained. */
+/* The tensors of an xIELU, each of shape [1]. beta and eps are not trained. */
 typedef struct XieluNumbers {
     Tensor *alpha_p, *alpha_n, *beta, *eps;
 } XieluNumbers;

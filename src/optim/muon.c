@@ -110,9 +110,9 @@ static bool is_split_qkv(const Muon *m, const Param *p) {
     return m->config->muon_split_qkv && strstr(p->spec.name, ".linear_qkv.");
 }
 
-/* A matrix within a weight. `from` and `own` are strided views of this rank's memory. `from` views the gathered weight
- * or this rank's shard, and contains all `rows` x `columns` elements. `own` contains the elements in this rank's shard.
- * `whole` is the size that determines the scale. */
+/* A matrix within a weight. `from` and `own` are strided views of this rank's memory. `from` is a view of the gathered
+ * weight or of this rank's shard, and contains all `rows` x `columns` elements. `own` contains the elements in this
+ * rank's shard. `whole` is the size that determines the scale. */
 typedef struct Matrix {
     Tensor from, own;
     int64_t rows, columns, first_row, first_column, whole[2];
@@ -246,20 +246,20 @@ static void run(const Muon *m, OpNumber op, Tensor *a, Tensor *b, Tensor *out, c
     call_run(&OPS[op], &(Call){.in = {a, b}, .out = {out}, .attr = attr, .device = m->registry->device});
 }
 
-/* Computes y = factor * x or, if `add`, y += factor * x. */
+/* Computes y = factor * x or, if `add` is true, y += factor * x. */
 static void scale(const Muon *m, double factor, Tensor *x, Tensor *y, bool add) {
     y->flags = add ? TENSOR_ACCUM : 0;
     run(m, OP_scale, x, NULL, y, &(FactorAttr){factor});
 }
 
-/* Computes y [i,1,k] = a [i,1,j] b [j,1,k] or, if `add`, y += a b. */
+/* Computes y [i,1,k] = a [i,1,j] b [j,1,k] or, if `add` is true, y += a b. */
 static void multiply(const Muon *m, Tensor *a, const Tensor *b, Tensor *y, bool add) {
     Tensor w = tensor_make(b->data, (DType)b->dtype, 2, (int64_t[]){b->dim[0], b->dim[2]});
     y->flags = add ? TENSOR_ACCUM : 0;
     run(m, OP_linear_dgrad, a, &w, y, &(LinearAttr){.fixed_order = false});
 }
 
-/* Computes gram = x x^T or, if `tall`, x^T x. */
+/* Computes gram = x x^T or, if `tall` is true, x^T x. */
 static void multiply_by_itself(const Muon *m, Tensor *x, bool tall, Tensor *gram) {
     const LinearAttr attr = {.fixed_order = false};
     Tensor w = tensor_make(x->data, (DType)x->dtype, 2, (int64_t[]){x->dim[0], x->dim[2]});

@@ -1,6 +1,7 @@
-/* Muon's update (Jordan et al., 2024), as in Megatron-LM core/optimizer/emerging_optimizers.py and in NVIDIA's
- * Emerging-Optimizers, for weights with PARAM_MATRIX. Muon replaces the singular values of a moving average of the
- * gradients with numbers near 1, and scales the result by a factor that depends on the matrix's size.
+/* Muon's update (Jordan et al., 2024) for weights with PARAM_MATRIX, as in Megatron-LM
+ * core/optimizer/emerging_optimizers.py and in NVIDIA's Emerging-Optimizers. Muon replaces the singular values of a
+ * moving average of the gradients with numbers near 1, and scales the result by a factor that depends on the matrix's
+ * size.
  *
  *   m = beta m + (1 - beta) g,  u = m, or u = beta m + (1 - beta) g with --muon-nesterov p -= lr (scale NS(u) +
  *                               weight_decay p)

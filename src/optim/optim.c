@@ -161,7 +161,7 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
     const Registry *r = o->registry;
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n_primary),
            x = part_of(r, bucket, which, registry_dtype(r, which), flat);
-    /* The exact lane does not need blockwise summation, whose blocks would depend on a parameter's sharding. */
+    /* The exact lane does not need sums over blocks, which would depend on a parameter's sharding. */
     const SumAttr attr = {o->config->lane == LANE_EXACT ? 1 : SUM_BLOCK};
     if (pieces.dim[0])
         call_run(&OPS[op], &(Call){.in = {&x, &pieces}, .out = {sum}, .attr = &attr, .device = r->device});
@@ -169,8 +169,8 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
 
 enum { EVERY_NORM = -1 };
 
-/* Computes a sum over all parameters of the full model that belong to norm number `norm`, counting each element
- * once. `at` is device memory for the sum (`words` words). */
+/* Computes a sum over all parameters of the full model that belong to norm number `norm`. Each element counts once.
+ * `at` is device memory for the sum (`words` words). */
 static void total(const Optimizer *o, int norm, OpNumber op, FlatBuffer which, void *flat, void *at,
                   int64_t words) {
     const Registry *r = o->registry;
@@ -196,7 +196,7 @@ static double lr_of(const OptimStep *s, int group) {
     return group & PARAM_EMBEDDING ? s->decoupled_lr : s->lr;
 }
 
-/* Returns the StepNumbers for the next step, on the assumption that the step changes the parameters. */
+/* Returns the StepNumbers for the next step, assuming that the step changes the parameters. */
 static StepNumbers numbers_of(const Optimizer *o, const OptimStep *s) {
     const Config *c = o->config;
     StepNumbers n = {.unbias1 = 1 / (1 - pow(c->adam_beta1, (double)(o->step + 1))),

@@ -63,7 +63,7 @@ void optim_free(Optimizer *);
 size_t optim_bytes(const Optimizer *);
 /* Returns the name of the op that updates the parameter. */
 const char *optim_op_name(const Config *, const Param *);
-/* For a dry run: runs the GEMMs of an update on the null device. */
+/* For a dry run, runs the GEMMs of an update on the null device. */
 void optim_dry_run(const Optimizer *);
 /* Returns the storage type for Adam's first (0) or second (1) moment. */
 DType optim_moment_type(const Config *, int moment, DType precise);

@@ -70,8 +70,8 @@ static bool ends_with_units(const Registry *r) {
     return d->stage == 3 || (d->stage == 2 && !d->bucket_size && !d->num_buckets);
 }
 
-/* Assigns each parameter to a bucket. Buckets are numbered in descending order of their parameters that were
- * registered last. Returns the number of buckets. */
+/* Assigns each parameter to a bucket. Buckets are numbered in descending order of their last registered parameters.
+ * Returns the number of buckets. */
 static int fill(Registry *r) {
     const bool by_unit = ends_with_units(r);
     const int64_t full = limit(r);

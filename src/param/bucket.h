@@ -2,8 +2,8 @@
  *
  * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after
  * another. Each parameter begins at a multiple of PARAM_ALIGN elements in its bucket. The parameters in a
- * bucket are all of one kind (dense parameters, experts, FP8 weights, matrices among each of these, quantized
- * weights, frozen weights, or buffers). PARAM_APART is set for all parameters in a bucket or for none. The
+ * bucket are all of one kind (dense parameters, experts or FP8 weights, each with or without PARAM_MATRIX; quantized
+ * weights; frozen weights; or buffers). PARAM_APART is set for all parameters in a bucket or for none. The
  * members of the bucket's `inner` group hold equal parts of the bucket; the size of a part is a multiple of
  * PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) * shard). In a bucket of matrices
  * (PARAM_MATRIX), parts consist of complete parameters. Padding is zero. Tied embeddings are in a separate
@@ -47,10 +47,10 @@ void buckets_register(const Registry *, Comm *, void *memory, size_t bytes);
 /* Returns the elements that this rank updates: its part, or the entire bucket. */
 FlatRange bucket_part(const Registry *, const Bucket *);
 
-/* Returns the ranges of a flat buffer that this rank keeps, in ascending order. The result is NULL if this rank keeps
+/* Returns, in ascending order, the ranges of a flat buffer that this rank keeps. The result is NULL if this rank keeps
  * the entire buffer, at the layout's offsets. */
 const FlatRange *registry_ranges(const Registry *, FlatBuffer, int *n);
-/* Returns the index, in this rank's buffer, of element `at` of the flat layout. This rank must hold the
+/* Returns the index of the flat layout's element `at` in this rank's buffer. This rank must hold the
  * element. */
 int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
 /* Returns elements [at, at + n) of the flat layout as a tensor. `flat` is the memory of this rank's buffer. */

@@ -20,7 +20,7 @@ static const Param *counterpart(const Registry *whole, const Param *p) {
     return w;
 }
 
-/* Returns the address, in the full model, of element e in this rank's flat layout, or NULL if e is padding. */
+/* Returns the address in the full model of element e of this rank's flat layout, or NULL if e is padding. */
 static double *place(const Copying *c, const Param *p, const Param *in_whole, int64_t e) {
     const int64_t local = e - p->offset, row = param_global_row(p, local / p->columns);
     if (row < 0) return NULL;

@@ -4,8 +4,8 @@
 #include "comm/comm.h"
 #include "param/param.h"
 
-/* Assembles a flat buffer (masters, or summed main gradients) from the ranks' parts. out [whole->elements] is laid out
- * like `whole`, a one-rank registry with the same parameters, allocated on any device (including the null device). All
+/* Assembles a flat buffer (masters, or summed main gradients) from the ranks' parts. out [whole->elements] has the
+ * layout of `whole`, which is a one-rank registry with the same parameters on any device, even the null device. All
  * ranks receive the same result. A NULL comm means that there is only one rank. */
 void registry_gather_whole(const Registry *, FlatBuffer, const void *flat, Comm *, const Registry *whole,
                            double *out);

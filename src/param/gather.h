@@ -1,8 +1,8 @@
-/* For sync.h: gathers the parameter values that data-parallel ranks shard. Each rank rounds its part of the
- * values from its masters, or casts its masters to FP8 (fp8_weights.h). Values are gathered before an op reads
- * them. Below stage 3, the gathered values are in the registry's buffer. At stage 3, a bucket is gathered into
- * a slot when it is used, and dropped when another bucket needs the slot. A layer's FP8 weights and its other
- * dense parameters share a slot. The slots contain the layer in use and, with overlap_values, the next layer.
+/* For sync.h, gathers the parameter values that data-parallel ranks shard. Each rank rounds its part of the values from
+ * its masters, or casts its masters to FP8 (fp8_weights.h). Values are gathered before an op reads them. Below stage 3,
+ * the gathered values are in the registry's buffer. At stage 3, a bucket is gathered into a slot when it is used, and
+ * dropped when another bucket needs the slot. A layer's FP8 weights and its other dense parameters share a slot. The
+ * slots contain the layer in use and, with overlap_values, the next layer.
  *
  * Below stage 3, all gathers start together after an update. With overlap_values and with_attention, only the
  * first gather starts after the update. Each later gather starts at an attention op, while the preceding bucket

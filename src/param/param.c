@@ -215,7 +215,7 @@ static bool cuts_parts(const Param *p) {
     return p->spec.tp_split == 0 && p->spec.split_parts && p->shards > 1;
 }
 
-/* Returns the index, in the full parameter, of the first row in this rank's memory. If every part is sharded
+/* Returns the index of the first row in this rank's memory, counted in the full parameter. If every part is sharded
  * separately (cuts_parts), this row is the start of the rank's first group. */
 static int64_t first_row(const Param *p) {
     const bool rows_cut = p->spec.tp_split == 0 && !cuts_parts(p);

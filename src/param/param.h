@@ -19,13 +19,13 @@ typedef struct Init {
     InitKind kind;
     double value;
 } Init;
-/* Returns an initial value from 32 random bits, if the kind is not INIT_NORMAL. */
+/* Returns an initial value computed from 32 random bits. The kind must not be INIT_NORMAL. */
 double init_from_bits(const Init *, uint32_t bits);
 
 typedef enum ParamFlags {
     /* No weight decay: set for biases and 1-D parameters (Megatron-LM get_standard_config_overrides). */
     PARAM_NO_DECAY = 1,
-    /* A word embedding or an output layer, which uses --decoupled-lr (Megatron-LM
+    /* A word embedding or an output layer, to which --decoupled-lr applies (Megatron-LM
      * is_embedding_or_output_parameter). */
     PARAM_EMBEDDING = 2,
     /* A buffer that is saved with the parameters, but not trained: it has no gradient, is not updated, and is not part
@@ -36,7 +36,7 @@ typedef enum ParamFlags {
     /* A weight whose update depends on the entire matrix (registry_mark_matrices). A single data-parallel
      * rank updates the entire parameter. */
     PARAM_MATRIX = 16,
-    /* A weight whose gradient has a separate norm, and is excluded from the other gradients' norm. */
+    /* A weight whose gradient has a separate norm and does not count in the other gradients' norm. */
     PARAM_APART = 32,
     /* A weight with a separate learning rate and epsilon, which depend on the model's width (--use-mup). */
     PARAM_RESCALED = 64,
@@ -159,8 +159,8 @@ static inline bool grad_is_unwritten(const Tensor *main_grad) { return !(main_gr
 
 enum { PARAM_ALIGN = 64 };
 
-/* A rank's part of a buffer that data-parallel ranks shard: elements [begin, end) of the registry's flat
- * layout, which are stored in the rank's buffer from element `at` on. */
+/* A rank's part of a buffer that data-parallel ranks shard: elements [begin, end) of the registry's flat layout, which
+ * begin at element `at` of the rank's buffer. */
 typedef struct FlatRange {
     int64_t begin, end, at;
 } FlatRange;
@@ -220,8 +220,8 @@ void registry_free(Registry *);
 Param *param_add(Registry *, ParamSpec);
 /* Like param_add, but returns the registered parameter if the name is repeated. */
 Param *param_share(Registry *, ParamSpec);
-/* Adds a pipeline rank that holds a copy of the parameter. If several ranks hold copies, call this function for
- * each rank, in ascending order. */
+/* Adds a pipeline rank that holds a copy of the parameter. If several ranks hold copies, call this function for each
+ * rank in ascending order. */
 void param_add_holder(Registry *, Param *, int rank);
 static inline bool param_is_tied(const Param *p) { return p->n_holders > 1; }
 Param *registry_find(const Registry *, const char *name); /* returns NULL if there is no such parameter */
@@ -242,8 +242,8 @@ void registry_mark_rescaled(Registry *, bool matrices, unsigned except);
  * together. */
 void registry_begin_unit(Registry *);
 /* Allocates the flat buffers (zeroed) on the device. Masters and main gradients are F64 if the storage type is
- * F64, otherwise F32. With DataParallel.bf16_grads, main gradients are BF16. If `trains` is false, allocates
- * only values, and masters for buffers. */
+ * F64, otherwise F32. With DataParallel.bf16_grads, main gradients are BF16. If `trains` is false, allocates only the
+ * values, and the masters of buffers. */
 void registry_allocate(Registry *, Device *, DType storage, bool trains);
 /* returns the total size of values, main gradients and masters in bytes */
 size_t registry_bytes(const Registry *);
@@ -259,7 +259,7 @@ void registry_init(Registry *, uint64_t seed);
 void registry_round_values(Registry *);
 /* Like registry_round_values, but only for buffers (PARAM_BUFFER). */
 void registry_round_buffers(Registry *);
-/* Fills x, which is in the registry's device memory, with zeros. */
+/* Zeroes x, which is in the registry's device memory. */
 void registry_zero(const Registry *, Tensor *x);
 /* Marks main gradients as unwritten: the first gradient overwrites them. Zeroing and adding would give the same
  * results, except for the sign of a zero sum, on which no norm, update or comparison depends. */
@@ -272,8 +272,8 @@ void grad_zero_unwritten(Registry *, Param *);
  * writes all main gradients. */
 bool grads_are_unwritten(const Registry *);
 void grads_mark_written(Registry *);
-/* Rounds this rank's part of a buffer (masters or gradients) to the grid of the exact lane, the multiples of
- * 2^-bits. */
+/* Rounds this rank's part of a buffer (masters or gradients) to the exact lane's grid, which consists of the multiples
+ * of 2^-bits. */
 void registry_snap(Registry *, FlatBuffer, int bits);
 /* Returns the number of elements in the full parameter, without padding. */
 int64_t param_logical_count(const Param *);
@@ -296,7 +296,7 @@ typedef struct Box {
     int64_t offset[2], shape[2];
 } Box;
 
-/* Returns the number of rows of part `part` in the full parameter, over all groups. */
+/* Returns the number of rows of part `part` in all groups of the full parameter. */
 int64_t param_part_rows(const Param *, int part);
 /* Returns the number of boxes of a part that this rank holds; param_box returns box i. Row offsets are counted
  * over all groups. No box is empty. */

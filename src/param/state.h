@@ -1,13 +1,13 @@
-/* State that a module keeps between passes and steps in addition to its parameters: FP8 scales and weights,
- * expert biases, counters. A module's constructor registers each state once. Code that allocates states, zeroes
- * counters or handles the events of a step processes all registered states. */
+/* State that a module keeps between passes and steps in addition to its parameters: FP8 scales and weights, expert
+ * biases, and counters. A module's constructor registers each state once. Code that allocates states, zeroes counters
+ * or handles a step's events loops over all registered states. */
 #pragma once
 
 #include "comm/comm.h"
 #include "param/param.h"
 
-/* A buffer that is saved and loaded with checkpoints like a parameter, but not trained. All ranks in a stage hold the
- * entire buffer, whose values are in `master`. The initial values are zeros. */
+/* A buffer that is not trained, but is saved in and loaded from checkpoints like a parameter. All ranks in a stage hold
+ * the entire buffer; its values are in `master`. The initial values are zeros. */
 Param *state_buffer(Registry *, const char *name, int ndim, const int64_t *dim);
 
 /* Registers n counters, and returns them as F64 [n]. A pass adds to a counter (COMM_SUM), or replaces the

@@ -154,7 +154,7 @@ static void finish(Sync *s, int k) {
     if (is_shared(s, k)) absorb(s, k);
 }
 
-/* Completes the sum in `slots` that was started first, and frees its slot. */
+/* Completes the oldest sum in `slots`, and frees its slot. */
 static void finish_oldest(Sync *s, const BucketPool *slots) {
     int found = -1;
     for (int k = 0; k < s->registry->n_buckets; k++)
@@ -270,7 +270,7 @@ static Group holders_group(const Registry *r, const Param *p, int first, int las
                    .axis_stride = {step * stride}};
 }
 
-/* Returns the group that consists of the rank with the first copy and the rank with copy `copy`. */
+/* Returns the group of the two ranks that hold the first copy and copy `copy`. */
 static Group pair_group(const Registry *r, const Param *p, int copy) {
     Param two = *p;
     two.holders = (int[]){p->holders[0], p->holders[copy]};
@@ -289,8 +289,8 @@ static int copy_of(const Registry *r, const Param *p) {
     return i;
 }
 
-/* Sums a parameter's copies if their ranks are not evenly spaced, and therefore do not form a group. Each copy
- * is added to the first copy, whose rank then sends the sum to the other ranks. */
+/* Sums a parameter's copies if their ranks are not evenly spaced, and therefore do not form a group. Each copy is added
+ * to the first copy. The first copy's rank then sends the sum to the other ranks. */
 static void over_pairs(Sync *s, const Param *p, const Tensor *part) {
     const Registry *r = s->registry;
     const int own = copy_of(r, p), n = p->n_holders;
@@ -381,8 +381,7 @@ static void over_tensor_ranks(Sync *s, Axis axis) {
 
 /* ---- a step ---- */
 
-/* Returns the number of times that sync_ready is called for the bucket in one sweep through each of this rank's
- * pipeline stages. */
+/* Returns how often sync_ready is called for the bucket in one sweep through each of this rank's pipeline stages. */
 static int64_t calls_of_a_pass(const Sync *s, int k) {
     const Bucket *b = bucket(s, k);
     int64_t calls = 0;

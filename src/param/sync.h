@@ -74,8 +74,7 @@ void sync_ready(Sync *, Param *);
 
 /* ---- the optimizer ---- */
 
-/* Sums x[n], in device memory, over all ranks, in place. Does nothing if s is NULL or there are no other
- * ranks. */
+/* Sums x[n] (in device memory) over all ranks in place. Does nothing if s is NULL or there are no other ranks. */
 void sync_world_sum(Sync *, DType, void *x, int64_t n);
 /* Collectives on device memory over the tensor-parallel ranks that hold a parameter's shards. sync_sum_shards
  * sums x[n] in place, and sync_gather_shards concatenates the in[n] of all ranks. */

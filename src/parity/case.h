@@ -83,8 +83,8 @@ typedef struct CaseWatch {
  * set another one. The options must have passed the rules and trainer_check. If `watch` is NULL, there are no
  * callbacks, and logits are computed. */
 Err case_run(const Case *, const Config *, Noise, const CaseWatch *, Trace *out);
-/* Runs the case several times in sequence with the same options, in one world. The watches of the turns may
- * differ only in `arg`. */
+/* Runs the case several times in sequence in one world, with the same options. The watches of the turns may differ only
+ * in `arg`. */
 typedef struct CaseTurn {
     Noise noise;
     const CaseWatch *watch;

@@ -1,7 +1,7 @@
 /* One cell in a sweep: a case in a lane and a layout. The criterion depends on the lane:
  *
- *   `fp64`, `fp32`  pass if the results are within the bounds of parity.h, compared with the oracle and with the
- *                   lane's one-rank run.
+ *   `fp64`, `fp32`  pass if the results agree with the oracle and with the lane's one-rank run, within the bounds of
+ *                   parity.h.
  *   `exact`         passes if the results are bitwise equal to the one-rank run's, according to a hash of all losses
  *                   and all final parameters, and if the one-rank run passes its verdict against the oracle.
  *   Lower lanes     pass if the layout passes the verdict of precision.h, and the same options pass in fp64.
@@ -33,7 +33,7 @@ typedef struct CellResult {
     Finding finding; /* set if the cell fails in lane fp64 or exact */
 } CellResult;
 
-/* Judges `ours`, the run of a cell. `result` may be in shared memory. */
+/* Judges `ours`, a cell's run. `result` may be in shared memory. */
 Err cell_judge(const Case *, const Config *, const Trace *ours, const Shared *, CellResult *);
 /* Returns the row with the largest ratio of error to bound, or NULL if there are no rows. */
 const Row *cell_worst(const CellResult *);

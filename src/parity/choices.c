@@ -156,7 +156,7 @@ static void choose_pushed(const Rows *r, const double *const *wanted, const doub
     free(logits.data), free(select.data), free(probs.data);
 }
 
-/* Returns the largest difference between the router's logits and the direction's initial logits, in row i. */
+/* Returns the largest difference between the router's logits and the direction's initial logits in row i. */
 static double start_of(const Rows *r, Direction towards, int64_t i) {
     const double *own = (const double *)r->call->in[0]->data + i * r->experts;
     double most = 0;

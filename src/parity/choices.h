@@ -9,9 +9,9 @@
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* The selected experts for each step, router (in registry order) and token of the global batch, sample by
- * sample. A router may select experts twice: once for the layer and, for its load-balancing losses, once by
- * the scores alone. */
+/* The selected experts for each step, router and token of the global batch. Routers are in registry order, and tokens
+ * are stored sample by sample. A router may select experts twice: once for the layer and, for its load-balancing
+ * losses, once by the scores alone. */
 typedef struct Choices {
     int64_t steps, routers, samples, seq, topk, experts; /* `routers` is 0 if the case has no experts */
     double *expert; /* [steps, routers, CHOICES_PASSES, samples, seq, topk]; -1 if no expert was selected */

@@ -24,7 +24,7 @@ void scale_add(Scale *, const double *oracle, int64_t n);
 /* Computes a tensor's errors; its rows have `width` elements. If a value is not finite, the errors are infinite. */
 TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64_t width, const Scale *);
 
-/* The bound for quantities that must be equal, which any nonzero error exceeds. */
+/* The bound for quantities that must be equal: any nonzero error exceeds it. */
 #define BOUND_EQUAL 0x1p-1000
 
 enum { NO_RANK = -1 };
@@ -75,7 +75,7 @@ bool report_passes(const Report *); /* returns true if there are no rows */
  * wide. */
 bool report_is_weak(const Report *);
 void report_print(const Report *, Str *out);
-/* Appends row_describe's text for each failing row, with a prefix, on a separate line. */
+/* For each failing row, appends a line with a prefix and row_describe's text. */
 void report_failures(const Report *, const char *prefix, Str *out);
 json_t *report_json(const Report *); /* returns a list */
 

@@ -43,8 +43,8 @@ typedef struct DiffPair {
 } DiffPair;
 DiffPair diff_pair(double a, double b);
 
-/* Calls `found` for each member that differs between two objects, in the order of a, and then of b. `found`
- * receives both values as text; "-" represents a missing value. Either object may be NULL. */
+/* Calls `found` for each member that differs between two objects, first in the order of a, then in the order of b.
+ * `found` receives both values as text; "-" represents a missing value. Either object may be NULL. */
 typedef void DiffMember(void *arg, const char *key, const char *a, const char *b);
 void diff_objects(const json_t *a, const json_t *b, DiffMember *found, void *arg);
 /* Appends a line for each option that differs. Such options do not affect the verdict. */

@@ -1,4 +1,4 @@
-/* A golden case on disk, which contains an independent implementation's results for a few training steps. */
+/* A golden case on disk: an independent implementation's results for a few training steps. */
 #pragma once
 
 #include "base/err.h"
@@ -41,8 +41,8 @@ void golden_complete(const Golden *, Config *);
 /* Checks that the batches have exactly the fields that the model described by the options reads, and that
  * token ids and masks are valid. */
 Err golden_check(const Golden *, const Config *);
-/* If the last command line contains options that set the number of steps, reports an error for each such
- * option, because the case sets the number of steps. */
+/* Reports an error for each option in the last command line that sets the number of steps, because the case sets this
+ * number. */
 void golden_refuse(Args *);
-/* Loads the samples of a step whose indices are in batch->indices. */
+/* Loads those samples of a step that batch->indices lists. */
 void golden_batch(const Golden *, int64_t step, Batch *);

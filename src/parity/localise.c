@@ -174,7 +174,7 @@ static bool is_parameter_kind(RecordKind k) {
     return k == RECORD_START || k == RECORD_WEIGHT || k == RECORD_SUM || k == RECORD_UPDATED;
 }
 
-/* Writes the bounding box, in the full tensor, of all wrong elements on this rank. */
+/* Writes the bounding box of all wrong elements on this rank, in indices of the full tensor. */
 static void put_slice(const Search *s, const Record *whole, char *out, size_t size) {
     const Record *r = s->found;
     const Tensor *w = &whole->shape;
@@ -201,7 +201,7 @@ static void put_slice(const Search *s, const Record *whole, char *out, size_t si
     free(at);
 }
 
-/* Writes each rank's summand of the found record, in the record's layout. A summand is the op's result before its
+/* Writes each rank's summand of the found record in the record's layout. A summand is the op's result before its
  * collective, or the sum of the microbatches' gradients. `out` has a row for each rank. Returns false if a summand is
  * unknown. */
 static bool summands(const Search *s, const Record *whole, double *out, int64_t n) {

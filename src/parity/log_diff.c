@@ -81,7 +81,7 @@ static const struct {
 } NOT_FINITE[] = {{"NaN", NAN}, {"Infinity", INFINITY}, {"-Infinity", -INFINITY}};
 enum { NOT_FINITE_COUNT = sizeof NOT_FINITE / sizeof *NOT_FINITE };
 
-/* If the text starts with a word for a non-finite number, returns the word's length, and otherwise 0. */
+/* If the text starts with a word for a non-finite number, returns the word's length; otherwise, returns 0. */
 static size_t word_length(const char *text) {
     for (int i = 0; i < NOT_FINITE_COUNT; i++) {
         const size_t n = strlen(NOT_FINITE[i].word);
@@ -271,7 +271,7 @@ typedef struct Comparison {
     int64_t values;                 /* number of values that are present in both logs */
 } Comparison;
 
-/* Returns true if a quantity is a loss that is finite in neither log, which counts as a difference unless the
+/* Returns true if a quantity is a loss that is finite in neither log. Such a loss counts as a difference unless the
  * step was skipped. */
 static bool is_lost(const Comparison *c, int q, const LogStep *x, const LogStep *y) {
     const size_t n = strlen(c->names.name[q]);

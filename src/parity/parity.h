@@ -1,8 +1,8 @@
-/* Judges a run against a golden case, whose format is described in docs/reference/formats.md. Runs the case's steps in
- * the lane and layout that the options set, and compares the results with an independent implementation's float64
- * results.
+/* Judges a run against a golden case. docs/reference/formats.md describes the format of golden cases. Runs the case's
+ * steps in the lane and layout that the options set, and compares the results with an independent implementation's
+ * float64 results.
  *
- * fp64 and fp32. Let u be the lane's unit roundoff, and K the number of terms in a step's longest sum (over
+ * In fp64 and fp32, let u be the lane's unit roundoff, and K the number of terms in a step's longest sum (over
  * tokens, vocabulary or widths). The case is also run up to three times in fp64 with noise. Let xi be a
  * standard normal random number. Every weight w becomes w * (1 + u*xi), as if it were rounded once. Every
  * gradient g in every step becomes g + u*sqrt(K)*rms(g)*xi, as if it were rounded sqrt(K) times, unless g is
@@ -12,7 +12,7 @@
  * as large as the rounding that it models. The bound does not depend on the oracle. A wrong formula changes all
  * runs equally and does not widen the bound.
  *
- * Lower precision. The options must first pass the fp64 verdict on one rank, so that a wrong formula or option
+ * For lower precisions, the options must first pass the fp64 verdict on one rank, so that a wrong formula or option
  * fails in any precision. The low-precision run is then judged against fp64 (precision.h). */
 #pragma once
 

@@ -31,7 +31,7 @@ typedef struct Judge {
     bool refuted; /* whether a row has failed for a reason that more draws cannot change */
 } Judge;
 
-/* The number of steps per draw, which suffices to test warm-up, moments and decay. */
+/* The number of steps per draw: enough to test warm-up, moments and decay. */
 enum { STEPS = 8 };
 
 bool precision_is_low(const Config *c) {
@@ -41,7 +41,7 @@ bool precision_is_low(const Config *c) {
 
 static bool is_fp8(const Judge *p) { return p->config.fp8_format != FP8_NONE; }
 
-/* Returns d, which is a few ulps of the coarsest type, so that draws round independently, but at most 1/4. */
+/* Returns d: a few ulps of the coarsest type, so that draws round independently, but at most 1/4. */
 static double dither_of(const Config *c) {
     double u = c->lane == LANE_BF16 ? dtype_roundoff(BF16) : dtype_roundoff(F16);
     if (c->fp8_format != FP8_NONE) u = fp8_roundoff(c->fp8_format == FP8_HYBRID ? E5M2 : E4M3);
@@ -198,7 +198,7 @@ Err precision_share(const Case *of, Lane lane, const PrecisionShared *shared) {
 
 /* ---- statistics of one tensor ---- */
 
-/* A tensor under test, which has n numbers per draw, in rows of `width`. The quantity under test is the difference from
+/* A tensor under test. It has n numbers per draw, in rows of `width`. The quantity under test is the difference from
  * `base`. `also` is a second direction in which errors are tested. */
 typedef struct Magnitudes {
     const double *x[PRECISION_DRAWS], *y[PRECISION_DRAWS], *z[PRECISION_DRAWS], *base[PRECISION_DRAWS],
@@ -532,8 +532,8 @@ static void judge_router_logits(Judge *p) {
                   NO_RANK);
 }
 
-/* Judges the routing. Only if the margin is within the error of the logits may a router select experts that
- * fp64 does not select. Another row judges the error of the logits. */
+/* Judges the routing. If the margin exceeds the error of the logits, a router must select the experts that fp64
+ * selects. Another row judges this error. */
 static void judge_choices(Judge *p) {
     const Choices *c = &p->draw[0].y->choices;
     if (!c->routers) return;

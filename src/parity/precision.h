@@ -1,10 +1,10 @@
 /* Judges a low-precision run (16-bit storage, FP8, the exact lane) against fp64, and states the test's power.
  *
- * The case is run with several random draws, each of which multiplies every weight by 1 + d xi to change all
- * roundings. For draw s, let x be the run under test, y the fp64 run on one rank, and z an fp64 run that
- * rounds the values that the lane stores (storage.h). Then z - y is the predicted rounding error. The fp64
- * runs use the experts that x selected (choices.h). The correctness of y is judged separately, by the fp64
- * verdict against the oracle (parity.h). Over S draws, each tensor must satisfy the following conditions:
+ * The case is run with several random draws. In each draw, every weight is multiplied by 1 + d xi, so that all values
+ * round differently. For draw s, let x be the run under test, y the fp64 run on one rank, and z an fp64 run that rounds
+ * the values that the lane stores (storage.h). Then z - y is the predicted rounding error. The fp64 runs use the
+ * experts that x selected (choices.h). The correctness of y is judged separately, by the fp64 verdict against the
+ * oracle (parity.h). Over S draws, each tensor must satisfy the following conditions:
  *
  *   `error`    R = median |x - y| / median |z - y| <= 1.5 exp(6 v), where v is the standard error of log R.
  *   `element`  e(x) <= max(4, 2 e(z)), where e(x) is the largest element of min |x - y| over the draws, in units
@@ -35,7 +35,7 @@ typedef struct Precision {
     double ratio;  /* R for the gradient with the largest ratio of R to its bound */
 } Precision;
 
-/* The runs y and z for the first draws, which all layouts of a case share. The runs are stored in memory from
+/* The runs y and z for the first draws. All layouts of a case share these runs. The runs are stored in memory from
  * trace_new. Layouts of a model with experts cannot share y and z, because they follow the routing of each
  * x. */
 enum { PRECISION_SHARED = 8 };

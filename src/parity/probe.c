@@ -124,8 +124,8 @@ static int64_t same_before(const Log *log, uint64_t name, int64_t sample, bool a
     return n;
 }
 
-/* Names a linear layer's output. A row-parallel layer adds its bias after the sum over ranks, in a separate op, whose
- * result corresponds to the layer's result on one rank. */
+/* Names a linear layer's output. A row-parallel layer adds its bias after the sum over ranks, in a separate op. The
+ * result of this op corresponds to the layer's result on one rank. */
 static void name_linear(Record *r, const OpDef *op, const Call *call) {
     const Tensor *bias = call->in[op == &OPS[OP_bias] ? 1 : 2];
     if (op == &OPS[OP_linear]) r->gemm = r->name;
@@ -192,8 +192,8 @@ static void take_partial(Log *log, Record *r) {
     log->pending = -1;
 }
 
-/* Returns true if the one-rank run has no counterpart to an op's tensors, as for a router loss, whose tensors
- * cover only a rank's part of the microbatch. */
+/* Returns true if the one-rank run has no counterpart to an op's tensors, as for a router loss: its tensors cover only
+ * a rank's part of the microbatch. */
 static bool is_of_a_share(const OpDef *op) { return op == &OPS[OP_router_loss]; }
 
 static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
@@ -519,8 +519,8 @@ static bool is_regrouped(const Record *r, const Mesh *m) {
     return cut || (r->ragged && (m->size[AXIS_TP] > 1 || m->size[AXIS_CP] > 1 || m->size[AXIS_EP] > 1));
 }
 
-/* Returns true if a record has no elements because it belongs to a sample's first position, such as the output
- * of BERT's pooler or its gradient. Only the first context-parallel rank holds a sample's first position. */
+/* Returns true if a record is empty because it belongs to a sample's first position, which only the first
+ * context-parallel rank holds. Examples are the output of BERT's pooler and its gradient. */
 static bool is_of_no_position(const Record *r, const Mesh *m, const Record *whole) {
     return !is_parameter_record(r) && m->coordinate[AXIS_CP] > 0 &&
            spmd_on(r->shape.spmd, AXIS_CP) != SPMD_P &&

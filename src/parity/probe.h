@@ -5,8 +5,8 @@
  *
  * A record's name identifies the record in the model, independently of rank and time: the op and its parameter,
  * or the op and the name of its input value. A collective changes only the form of a value, so its record keeps
- * the value's name. A tensor's type determines how it is distributed over ranks (tensor/spmd.h). record_index
- * returns the indices, in the full tensor, of the elements that a rank holds. */
+ * the value's name. A tensor's type determines how it is distributed over ranks (tensor/spmd.h). record_index returns
+ * the full tensor's indices of the elements that a rank holds. */
 #pragma once
 
 #include "parity/case.h"
@@ -79,7 +79,7 @@ typedef struct Log {
     void *seen_arg;
 } Log;
 
-/* Creates logs[ranks] for a run's ranks, for steps `first` to `last`. */
+/* Creates logs[ranks] for steps `first` to `last`, one log for each of a run's ranks. */
 Log *logs_new(int ranks, int64_t first, int64_t last);
 void logs_free(Log *, int ranks);
 /* Returns the watch that must be passed to case_run. */

@@ -185,8 +185,8 @@ static Err check_fit(const Reference *r, const Config *c, const Model *m) {
     return ERR_OK;
 }
 
-/* Returns the model's options with the sequence length of the samples, because transformers selects the
- * LongRoPE factors by the sequence length. */
+/* Returns the model's options with the samples' sequence length, because transformers selects the LongRoPE
+ * factors by this length. */
 static Config of_samples(const Config *options, const Reference *r, Arena *arena) {
     Config c = *options;
     c.max_position_embeddings = options->derived.max_position_embeddings;

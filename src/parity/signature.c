@@ -31,8 +31,8 @@ static bool not_finite(Suspect s, char *out, size_t size) {
     return false;
 }
 
-/* Describes a wrong set of summands. If one of two summands is missing, the description is that x equals the
- * other summand. */
+/* Describes a wrong set of summands. If one of two summands is missing, the description states that x equals
+ * the other one. */
 static bool summand(Suspect s, char *out, size_t size) {
     for (int r = 0; s.summands && r < s.ranks; r++)
         if (norm_of(s.summands + r * s.n, s.n) > 0 && is_close(s.x, 0, s.y, -1, s.summands + r * s.n, s.n)) {

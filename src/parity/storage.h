@@ -1,14 +1,13 @@
 /* Predicts how low-precision storage affects a run. An fp64 run rounds to the storage type wherever a run in
- * the lane stores a value. The difference between this run and an fp64 run without rounding is the error that
- * the lane may have. The predicted error does not depend on the arithmetic of the lane's kernels.
+ * the lane stores a value. The difference between this run and an fp64 run without rounding is the error that is
+ * acceptable in the lane. The predicted error does not depend on the arithmetic of the lane's kernels.
  *
- * A one-rank run in the lane records the types of all op outputs in order, which show the values that are
- * stored in 16 bits. The fp64 run executes the same ops in the same order. The log also counts stored values
- * that are narrower than F32 but should not be. Weights are rounded for forward and backward passes, but master
- * weights are not. The optimizer's moments are rounded after each update if the options require it. In the fp64
- * run, ops quantize FP8 operands as in the low-precision run. The exact lane rounds to a grid. Its prediction
- * adds uniform noise of the same size instead of rounding, so that the prediction shares no rounding with the
- * run under test. */
+ * A one-rank run in the lane records the types of all op outputs in order. The types show which values are stored in 16
+ * bits. The fp64 run executes the same ops in the same order. The log also counts stored values that are narrower than
+ * F32 but should not be. Weights are rounded for forward and backward passes, but master weights are not. The
+ * optimizer's moments are rounded after each update if the options require it. In the fp64 run, ops quantize FP8
+ * operands as in the low-precision run. The exact lane rounds to a grid. Its prediction adds uniform noise of the same
+ * size instead of rounding, so that the prediction shares no rounding with the run under test. */
 #pragma once
 
 #include "parity/case.h"

@@ -52,7 +52,7 @@ static Err at_line(const SweepOptions *o, int64_t line, const char *message) {
     return err_user("%s:%lld: %.*s", o->list, (long long)line, (int)strcspn(message, "\n"), message);
 }
 
-/* Returns whether a cell's options also break a rule on one rank, so that the layout is not the reason. */
+/* Returns whether a cell's options also break a rule on one rank. If so, the layout is not the reason. */
 static bool is_wrong_on_one_rank(Sweep *s, const Cell *cell, Args *args) {
     Config c = cell->config;
     config_on_one_rank(&c, s->arena);
@@ -366,7 +366,7 @@ static void provide_shared(Sweep *s, SweepCase *of, Lane lane) {
     of->precision[lane] = add_job(s, run_shared, arg);
 }
 
-/* Returns the lane that determines the bounds against the oracle, which is fp64 for a low precision. */
+/* Returns the lane that determines the bounds against the oracle. For a low precision, this is fp64. */
 static Lane lane_of_bounds(const Cell *c) { return precision_is_low(&c->config) ? LANE_FP64 : c->lane; }
 
 /* Adds the one-rank runs that a cell needs, unless an earlier cell has already added them. */

@@ -1,13 +1,13 @@
 /* Runs golden cases in the lanes and layouts given by a list, and judges each cell (cell.h). A list is a text
  * file with one cell per line, `[case] lane options...`. A case's name is the last component of its folder's
- * path. A cell without a case applies to all cases. A line whose case was not given is ignored if the folder of
- * a given case has a sibling folder with the case's name. A line with any other unknown case, or a repeated
- * cell, is a user error. # begins a comment. Each one-rank reference runs only once per case and lane. Each run
- * uses a separate process (jobs.h), unless `here` is set.
+ * path. A cell without a case applies to all cases. A line whose case was not given is ignored if a folder with the
+ * case's name is next to the folder of a given case. A line with any other unknown case, or a repeated cell, is a user
+ * error. # begins a comment. Each one-rank reference runs only once per case and lane. Each run uses a separate process
+ * (jobs.h), unless `here` is set.
  *
- * A cell whose layout breaks a rule is skipped, and the rule's error message is the reason. A skipped cell does
- * not count as passed. Any other mistake in a cell's options is a user error, such as an unknown option, a
- * number out of range, a second precision, or one of the command's options. */
+ * A cell whose layout breaks a rule is skipped, with the rule's error message as the reason. A skipped cell does not
+ * count as passed. Any other mistake in a cell's options, such as an unknown option, a number out of range, a second
+ * precision, or one of the command's options, is a user error. */
 #pragma once
 
 #include "base/jobs.h"
@@ -15,7 +15,7 @@
 #include "parity/cell.h"
 #include "run/provenance.h"
 
-/* VERDICT_PLANNED means that the run is a dry run, in which the cell would run. */
+/* VERDICT_PLANNED: the cell has not run, because the sweep is a dry run. */
 typedef enum Verdict { VERDICT_PASS, VERDICT_FAIL, VERDICT_PLANNED, VERDICT_SKIPPED, VERDICTS } Verdict;
 
 typedef struct SweepCase {
@@ -79,7 +79,7 @@ void sweep_run(const SweepOptions *, Sweep *);
 void sweep_free(Sweep *);
 
 Verdict cell_verdict(const Cell *);
-/* Appends the reason why a cell failed or was skipped, in one line. Appends nothing if the cell passed. */
+/* Appends one line with the reason why a cell failed or was skipped. Appends nothing if the cell passed. */
 void cell_reason(const Cell *, Str *out);
 typedef struct SweepCounts {
     int64_t of[VERDICTS], layouts; /* layouts: number of distinct layouts that are not skipped */
@@ -104,7 +104,7 @@ typedef struct SweepFact {
 void sweep_threads(const Sweep *, const Provenance *, char *out, size_t n);
 void sweep_facts(const Sweep *, SweepFact out[SWEEP_FACTS]);
 
-/* Appends the shell command that runs only this cell, and results in the cell's verdict. */
+/* Appends the shell command that runs only this cell and leads to the same verdict. */
 void sweep_command(const Sweep *, const Cell *, Str *out);
 /* Returns a cell's worst row, or NULL if the cell did not run. */
 const Row *sweep_worst(const Cell *);

@@ -481,8 +481,8 @@ static void run_unit(Executor *e, const PipelineSpec *spec, int rank, const Acti
     free(passes);
 }
 
-/* Runs an action interleaved with the next action. A backward pass starts first, because a backward pass
- * computes more between two operations than a forward pass does. */
+/* Runs an action interleaved with the next action. A backward pass starts first, because it computes more between two
+ * operations than a forward pass does. */
 static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
                      const Microbatch *microbatches, Tensor *loss_sum) {
     const bool swapped = a[0].kind == ACTION_FORWARD && a[1].kind != ACTION_FORWARD;

@@ -12,7 +12,7 @@ static PipelineLayout stages_new(int64_t ranks, int64_t chunks, Arena *arena) {
 
 /* ---- options that count layers ---- */
 
-/* Computes the number of virtual stages per rank if `layers` layers count. */
+/* Computes the number of virtual stages per rank for `layers` counted layers. */
 static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
     int64_t per_chunk = c->num_layers_per_virtual_pipeline_stage, p = c->pipeline_model_parallel_size;
     bool given = i64_is_set(c->num_virtual_stages_per_pipeline_rank);

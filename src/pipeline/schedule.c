@@ -73,7 +73,7 @@ PipelineWay pipeline_way(const Action *a) { return a->kind == ACTION_FORWARD ? P
 
 /* ---- one rank's actions ---- */
 
-/* After all warm-ups and delays (less than p microbatches each), the schedule of one chunk repeats with every
+/* After all warm-ups and delays (fewer than p microbatches each), the schedule of one chunk repeats with every
  * microbatch, and the schedule of several chunks repeats with every group. GPipe has no repeating part. */
 PipelineSpec pipeline_shortened(const PipelineSpec *s) {
     enum { GROUPS_KEPT = 4, REPEATED = 3 };

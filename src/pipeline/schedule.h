@@ -8,11 +8,11 @@
  *                  by r microbatches; as in 1F1B, at most p microbatches are in flight on a rank.
  *
  * An action can run several microbatches interleaved (executor.h). In this file, "microbatch" means all
- * microbatches of one action. With `mixed`, pairs of consecutive actions run interleaved in the schedules
- * 1f1b and interleaved: two forward passes in the warm-up, then a backward and a forward pass, and finally
- * two backward passes. A message arrives only after both actions of a pair, so the warm-up has more forward
- * passes: 2 (p - r) + (v - 1) G, rounded up to an even number. (Megatron-LM schedules.py adds one forward
- * pass with --overlap-moe-expert-parallel-comm.)
+ * microbatches of one action. With `mixed`, the schedules `1f1b` and `interleaved` run pairs of consecutive actions
+ * interleaved: two forward passes in the warm-up, then a backward and a forward pass, and finally two backward passes.
+ * A message arrives only after both actions of a pair, so the warm-up has more forward passes: 2 (p - r) + (v - 1) G,
+ * rounded up to an even number. (Megatron-LM schedules.py adds one forward pass with
+ * --overlap-moe-expert-parallel-comm.)
  *
  * p is the number of ranks, r this rank, v the number of chunks per rank, M the number of microbatches, and G
  * the number of microbatches that one chunk processes before the next chunk.

@@ -34,12 +34,12 @@ typedef struct Simulation {
 Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *, Arena *,
                       Simulation *out);
 
-/* Returns the bubble in closed form: the makespan minus the busy time of any rank, for equal stages without
- * latency. The bubble is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, twice as much for pairs
- * (`mixed`), and (p - 1) (F + I - W) for zero-bubble with at least p microbatches.
+/* Returns the bubble of equal stages without latency in closed form: the makespan minus the busy time of any rank. The
+ * bubble is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, twice as much for pairs (`mixed`), and (p -
+ * 1) (F + I - W) for zero-bubble with at least p microbatches.
  *
  * The result is NaN if there is no formula. The formula for several chunks requires that the last group has
  * at least p microbatches. The formula for pairs requires an even number of microbatches, or at least 2 p
- * microbatches. With several chunks, the formula requires equal groups with an even number of microbatches,
- * at least 2 p. The formula for zero-bubble requires a weight pass to be no longer than any other pass. */
+ * microbatches. With several chunks, the formula requires equal groups with an even number of microbatches that is at
+ * least 2 p. The formula for zero-bubble requires a weight pass to be no longer than any other pass. */
 double pipeline_bubble(const PipelineSpec *, PassTimes);

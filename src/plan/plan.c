@@ -9,7 +9,7 @@
 
 static const PassTimes EQUAL = {1, 1, 1};
 
-/* For schedules without a closed form: computes the bubble with the simulator. */
+/* For schedules without a closed form, computes the bubble with the simulator. */
 static double simulated_share(const PipelineSpec *s, Arena *arena) {
     enum { MOST = 1 << 20 };
     const int64_t stages = (int64_t)s->ranks * s->chunks;

@@ -1,7 +1,7 @@
-/* Plans a run of any size, without executing the run. A plan contains the parameters, the FLOPs, the memory
- * of each rank, and the bubble of the pipeline schedule. All ranks of a pipeline stage need the same memory,
- * so one rank per stage is planned. The memory is computed by the same dry run that training performs before
- * its first step. */
+/* Plans a run of any size without executing it. A plan contains the parameters, the FLOPs, the memory of each
+ * rank, and the bubble of the pipeline schedule. All ranks of a pipeline stage need the same memory, so one
+ * rank per stage is planned. The memory is computed by the same dry run that training performs before its
+ * first step. */
 #pragma once
 
 #include "train/memory_plan.h"

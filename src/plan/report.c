@@ -90,8 +90,7 @@ static void print_layout(const RunPlan *p, Str *out) {
                percent_text(p->bubble).s);
 }
 
-/* Prints a column for each part of memory that any rank uses. All numbers are in the unit of the largest
- * number. */
+/* Prints a column for each part of memory that any rank uses. All numbers use the unit of the largest one. */
 static void print_memory(const RunPlan *p, int width, Str *out) {
     const BytesText most = bytes_text((double)plan_bytes(p));
     const char *unit = strchr(most.s, ' ') + 1;

@@ -128,8 +128,8 @@ static bool keeps_rules(const Seeker *s, const Config *c) {
 /* Rounds the bubble down to a whole percentage, because smaller differences do not matter. */
 static int64_t percents(double bubble) { return isnan(bubble) ? 100 : (int64_t)(100 * bubble); }
 
-/* Returns whether a has a better choice of virtual stages and microbatches than b. The criteria, in this order,
- * are a smaller bubble, larger GEMMs and fewer messages. */
+/* Returns whether layout a has a better choice of virtual stages and microbatches than layout b. The criteria are,
+ * in this order, a smaller bubble, larger GEMMs and fewer messages. */
 static bool is_faster(const FoundLayout *a, const FoundLayout *b) {
     if (percents(a->bubble) != percents(b->bubble)) return percents(a->bubble) < percents(b->bubble);
     return a->micro != b->micro ? a->micro > b->micro : a->chunks < b->chunks;
@@ -178,8 +178,8 @@ static bool divide(Seeker *s, FoundLayout *out) {
     return true;
 }
 
-/* Finds a layout that fits, with the least recomputation, then the lowest ZeRO stage, and then the smallest
- * expert-parallel size. */
+/* Finds the layout that fits with the least recomputation. The lowest ZeRO stage, and then the smallest expert-parallel
+ * size, break ties. */
 static bool find(Seeker *s, const Candidate *a, FoundLayout *out) {
     const Config *c = s->config;
     const int given = model_run_layout(c, 0, (int)config_ranks(c)).data.stage,
@@ -211,8 +211,8 @@ static int compare(const void *x, const void *y) {
     return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
 }
 
-/* Returns the smallest data-parallel size to try. If --ranks is set, returns the only size for which there are
- * exactly --ranks ranks, or a number that is too large to be used if there is no such size. */
+/* Returns the smallest data-parallel size to try. If --ranks is set, returns the only size for which there are exactly
+ * --ranks ranks. If there is no such size, returns a number that is too large to be used. */
 static int64_t first_data(const Config *c, int64_t model_ranks) {
     if (!i64_is_set(c->ranks)) return 1;
     return c->ranks % model_ranks ? c->ranks + 1 : c->ranks / model_ranks;

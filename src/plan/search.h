@@ -1,7 +1,6 @@
-/* Finds layouts in which each rank fits into a device's memory. The number of ranks is the number that --ranks
- * sets or, if --ranks is not given, the minimum. The search varies tensor parallelism inside a node, context,
- * pipeline and expert parallelism, virtual stages, ZeRO, recomputation and microbatches. All other options are
- * unchanged. */
+/* Finds layouts in which each rank fits into a device's memory. --ranks sets the number of ranks; by default, it is the
+ * minimum. The search varies tensor parallelism inside a node, context, pipeline and expert parallelism, virtual
+ * stages, ZeRO, recomputation and microbatches. All other options are unchanged. */
 #pragma once
 
 #include "plan/plan.h"

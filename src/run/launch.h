@@ -1,4 +1,4 @@
-/* Runs all ranks of a run. A run has a single rank, or its ranks are threads of this process (--ranks) or
+/* Runs all ranks of a run. A run has a single rank, or several ranks that are threads of this process (--ranks) or
  * processes that a launcher has started. */
 #pragma once
 
@@ -13,10 +13,10 @@ typedef Err RankMain(void *arg, Comm *comm);
 /* Runs fn on every rank of this process, and returns the error of the lowest rank that fails. If there are
  * several processes, each process is one rank, and errors of ranks other than 0 have no message. */
 Err world_run(const Config *, RankMain *fn, void *arg);
-/* Sets the environment variable CUDA_DEVICE_MAX_CONNECTIONS to 32 unless its value is at least 8. The variable
- * sets the number of queues that the streams of a GPU share, by default 8. An NCCL receive never ends if the
- * same queue contains, after the receive, work on which the sender depends. CUDA reads the variable during its
- * initialization, so world_run calls this function first if several ranks use GPUs. */
+/* Sets the environment variable CUDA_DEVICE_MAX_CONNECTIONS to 32 unless its value is at least 8. The variable sets the
+ * number of queues (8 by default) that the streams of a GPU share. An NCCL receive never ends if work on which the
+ * sender depends is later in the same queue. CUDA reads the variable during its initialization, so world_run calls this
+ * function first if several ranks use GPUs. */
 void world_raise_queues(void);
 /* If there are several processes, sets --ranks to the number of processes. Returns a user error if --ranks is
  * set to a different number. */
@@ -34,5 +34,5 @@ void rank_free_device(Comm *, Device *); /* both may be NULL */
  * devices round-robin. comm may be NULL. */
 int64_t rank_sharing(const Comm *, const Device *);
 
-/* Returns whether this rank prints, that is, whether it is rank 0. */
+/* Returns whether this rank prints. Only rank 0 prints. */
 bool rank_is_printer(const Comm *);

@@ -144,7 +144,7 @@ static void put_value(const json_t *value, Str *out) {
     free(other);
 }
 
-/* Appends an option and its value. An option --no-... or --disable-... is given if its field is false. */
+/* Appends an option and its value. An option --no-... or --disable-... is appended if its field is false. */
 static void put_option(int option, const json_t *value, Str *out) {
     if (CONFIG_ROWS[option].type == ARG_OFF && json_is_boolean(value))
         value = json_boolean(!json_is_true(value));

@@ -60,8 +60,8 @@ json_t *source_options(const Config *c, unsigned classes) {
     return j;
 }
 
-/* Returns whether the weights depend on an option. The weights do not depend on sequence lengths, apart from
- * the table of positions, whose shape is compared when it is loaded. */
+/* Returns whether the weights depend on an option. Sequence lengths affect no weight except the table of
+ * positions; its shape is compared when it is loaded. */
 static bool concerns_weights(const char *key) {
     static const char *const APART[] = {"seq_length",
                                         "decoder_seq_length",
@@ -140,8 +140,8 @@ static json_t *tokenizer_options(const json_t *config) {
     return some;
 }
 
-/* Returns the checkpoint's load-balancing options if they are part of the model, because they change how
- * experts are selected even during generation. */
+/* Returns the checkpoint's load-balancing options if they change how experts are selected even during
+ * generation, and are therefore part of the model. */
 static json_t *routing_options(const json_t *config) {
     static const char NAME[] = "moe_router_load_balancing_type";
     json_t *types = json_object_get(config, NAME), *some = json_object();

@@ -97,7 +97,7 @@ static void add_chat_logprob(Choice *c, const EngineEvent *e, const LikelyToken 
     json_array_append_new(json_object_get(c->logprobs, "content"), entry);
 }
 
-/* Adds a token to a map from token text to values. If several tokens have the same text, the map contains the most
+/* Adds a token to a map from token texts to values. If several tokens have the same text, the map contains the most
  * likely one. */
 static void add_to_map(json_t *map, const TextStream *text, int32_t token, double logprob) {
     Str piece = {0};
@@ -396,7 +396,7 @@ static json_t *calls_json(const Answer *a, const Choice *c, int64_t choice) {
     return list;
 }
 
-/* Returns the JSON object of a choice, with the text that has not been sent yet. */
+/* Returns a choice as a JSON object with the text that has not been sent yet. */
 static json_t *choice_json(const Answer *a, const Choice *c, int64_t index, const char *chat_member) {
     json_t *text = json_stringn(c->fresh.s ? c->fresh.s : "", c->fresh.len),
            *json = json_pack("{s:I,s:O?,s:s?,s:o}", "index", (json_int_t)index, "logprobs", c->logprobs,

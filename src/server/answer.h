@@ -20,7 +20,7 @@ Refusal answer_take(Answer *, Ticket *, const TicketEvents *);
 bool answer_done(const Answer *);
 /* Returns the entire answer. All choices must have ended. */
 json_t *answer_json(const Answer *);
-/* For a stream: appends the server-sent events for new parts of the answer. A call before the first events appends the
- * start of the stream. answer_end appends the last events, after the choices have ended or for a refusal. */
+/* For a stream, appends the server-sent events for new parts of the answer. A call before the first events appends the
+ * start of the stream. answer_end appends the last events, once all choices have ended or a refusal has occurred. */
 void answer_stream(Answer *, Str *out);
 void answer_end(const Answer *, const Refusal *, Str *out);

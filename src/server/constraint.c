@@ -101,7 +101,7 @@ Refusal constraint_format(const json_t *body, Ask *a) {
 
 /* ---- calls ---- */
 
-/* The common parts of the grammars of a request's calls. */
+/* The parts that the grammars of a request's calls share. */
 typedef struct Calls {
     GrammarBuilder *b;
     ToolShape shape;
@@ -128,7 +128,7 @@ static Refusal build_arguments(const Calls *c, const json_t *function, int32_t n
     return refusal;
 }
 
-/* Builds a call in XML from the function's name on. */
+/* Builds the part of an XML call that begins with the function's name. */
 static Refusal build_tagged_call(const Calls *c, const json_t *function, int32_t next, int32_t *out) {
     const ToolTags *t = c->shape.tags;
     const Tokenizer *tokenizer = c->tags.tokenizer;
@@ -139,7 +139,7 @@ static Refusal build_tagged_call(const Calls *c, const json_t *function, int32_t
     return SERVED;
 }
 
-/* Builds the text NAME, "arguments": VALUE} or a call in XML from its name on. */
+/* Builds the text NAME, "arguments": VALUE} or the part of an XML call that begins with its name. */
 static Refusal build_call_of(const Calls *c, const json_t *function, int32_t next, int32_t *out) {
     GrammarBuilder *b = c->b;
     int32_t value;
@@ -167,7 +167,7 @@ static int32_t build_rest(const Calls *c, int32_t again) {
     return again >= 0 && shape->between ? build_either(b, ends, build_text(b, shape->between, again)) : ends;
 }
 
-/* Returns what precedes a function's name in each call, followed by any of the n ways. */
+/* Returns what precedes a function's name in each call, followed by one of the n continuations. */
 static int32_t build_begin(const Calls *c, const int32_t *ways, int64_t n) {
     const int32_t any = build_any(c->b, ways, n);
     return c->shape.tags ? build_marker(c->b, c->tags.tokenizer, c->shape.tags->name, any)

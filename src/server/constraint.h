@@ -1,9 +1,9 @@
-/* Restricts the generated text to what the fields response_format and tool_choice of a request allow. */
+/* Restricts generated text to what a request's fields response_format and tool_choice allow. */
 #pragma once
 
 #include "server/request.h"
 
-/* Returns the bytes that each token adds to a text, for the engine. */
+/* For the engine, returns the bytes that each token adds to a text. */
 Vocabulary *constraint_vocabulary(const Tokenizer *);
 /* Reads response_format from a request body. */
 Refusal constraint_format(const json_t *body, Ask *);

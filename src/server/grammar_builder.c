@@ -112,7 +112,7 @@ static int32_t hex_above_0(GrammarBuilder *b, int32_t next) {
         b, (int32_t[]){range(b, '1', '9', next), range(b, 'A', 'F', next), range(b, 'a', 'f', next)}, 3);
 }
 
-/* The digits after \u: neither 0000 nor a surrogate, D800 to DFFF. */
+/* The digits after \u: neither 0000 nor a surrogate (D800 to DFFF). */
 static int32_t code_point(GrammarBuilder *b, int32_t next) {
     const int32_t one = hex(b, next), two = hex(b, one), three = hex(b, two),
                   zeros =
@@ -139,7 +139,7 @@ static int32_t escape(GrammarBuilder *b, int32_t next) {
     return range(b, '\\', '\\', build_any(b, ways, sizeof SHORT));
 }
 
-/* A character of UTF-8 that is not in ASCII (Unicode 15, table 3-7). */
+/* A UTF-8 character outside ASCII (Unicode 15, table 3-7). */
 static int32_t beyond_ascii(GrammarBuilder *b, int32_t next) {
     const int32_t one = range(b, 0x80, 0xBF, next), two = range(b, 0x80, 0xBF, one),
                   three = range(b, 0x80, 0xBF, two),
@@ -150,7 +150,7 @@ static int32_t beyond_ascii(GrammarBuilder *b, int32_t next) {
     return build_any(b, ways, sizeof ways / sizeof *ways);
 }
 
-/* All characters except control characters, a quote and a backslash. */
+/* All characters except control characters, quotes and backslashes. */
 static int32_t string(GrammarBuilder *b, int32_t next) {
     const int32_t loop = build_loop(b), ways[] = {range(b, '"', '"', next),   range(b, 0x20, 0x21, loop),
                                                   range(b, 0x23, 0x5B, loop), range(b, 0x5D, 0x7F, loop),
@@ -159,7 +159,7 @@ static int32_t string(GrammarBuilder *b, int32_t next) {
     return range(b, '"', '"', loop);
 }
 
-/* The characters of ASCII except two of them and except control characters; a tab and the ends of lines are allowed. */
+/* All ASCII characters except x, y and control characters other than tabs and line ends. */
 static int32_t ascii_except(GrammarBuilder *b, char x, char y, int32_t next) {
     int32_t ways[8];
     int64_t n = 0;

@@ -57,8 +57,8 @@ int32_t build_call(GrammarBuilder *, int32_t rule, int32_t next);
 /* A JSON value. An integer has at most 15 digits; a number has at most 15 digits before and after the decimal
  * point, and at most two digits in the exponent. A string contains no \u0000 and no escaped surrogate. */
 int32_t build_json(GrammarBuilder *, JsonRule, int32_t next);
-/* Text without control characters up to the first occurrence of the tag, and the tag. The token stands for the tag if the
- * vocabulary has such a token; otherwise it is -1. The first byte of the tag must not occur in the rest of the tag. */
+/* Text without control characters, up to and including the first occurrence of the tag. `token` is the tag's token, or
+ * -1 if the vocabulary has no such token. The first byte of the tag must not occur in the rest of the tag. */
 int32_t build_until(GrammarBuilder *, const char *tag, int32_t token, int32_t next);
 /* The text of one JSON value. */
 int32_t build_constant(GrammarBuilder *, const json_t *, int32_t next);

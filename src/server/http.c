@@ -447,8 +447,7 @@ static enum MHD_Result serve_openapi(Exchange *x) {
 
 /* ---- requests ---- */
 
-/* Compares strings. The time that the comparison takes does not depend on the position of the first
- * difference. */
+/* Compares strings in time that does not depend on the position of the first difference. */
 static bool is_key(const char *key, const char *header) {
     static const char SCHEME[] = "Bearer ";
     if (!header || strncasecmp(header, SCHEME, strlen(SCHEME))) return false;
@@ -459,7 +458,8 @@ static bool is_key(const char *key, const char *header) {
     return !differs;
 }
 
-/* Returns whether a route serves a path. A route that ends in {model} serves every path that continues there. */
+/* Returns whether a route serves a path. A route that ends in {model} serves every path with a text instead of
+ * {model}. */
 static bool is_route(const struct Route *route, const char *path) {
     const char *own = unversioned(route->api.path), *given = unversioned(path);
     const size_t n = strcspn(own, "{");
@@ -508,8 +508,8 @@ static enum MHD_Result read_header(void *arg, enum MHD_ValueKind kind, const cha
     return MHD_YES;
 }
 
-/* Checks the headers that describe the body. If there were several such headers, a proxy could use a different
- * end of the body (request smuggling). */
+/* Checks the headers that describe the body. If there were several such headers, a proxy could see a different end of
+ * the body (request smuggling). */
 static Refusal check_headers(struct MHD_Connection *c) {
     const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH),
                *transfer = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);

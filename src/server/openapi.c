@@ -95,8 +95,8 @@ static json_t *schema_ref(const char *name) {
 
 static bool is_one(const char *statuses, const char *status) { return statuses && strstr(statuses, status); }
 
-/* Returns the schema of a path's answers with this status, or NULL if there are none. Any request can have a body, even
- * if the path does not read it. */
+/* Returns the schema of a path's answers with the given status, or NULL if there is none. Any request can have a body,
+ * even if the path does not read it. */
 static const char *schema_of(const ApiPath *p, const char *status) {
     if (is_one(p->also, status)) return p->answer;
     if (!is_one("400 408 413 415", status) && !is_one(p->refused, status) &&

@@ -52,10 +52,10 @@ typedef struct EntryList {
     size_t n;
 } EntryList;
 
-/* The lock guards all members of the queue except `step`. The lock also guards a ticket's member `ended`, and
- * all members after `ended`. After each step, the engine's thread posts the step's events, and `courier`
- * delivers them to their tickets. The next pass therefore does not wait until all connections have been woken.
- * Waking a connection takes a few microseconds. */
+/* The lock guards all members of the queue except `step`. In a ticket, the lock guards `ended` and all members after
+ * it. After each step, the engine's thread posts the step's events, and `courier` delivers them to their tickets. The
+ * next pass therefore does not wait until all connections have been woken. Waking a connection takes a few
+ * microseconds. */
 struct Queue {
     pthread_mutex_t lock;
     /* answered: notifies senders of FleetSignals that have taken effect */

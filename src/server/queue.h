@@ -2,8 +2,7 @@
  * engine request for each choice, and waits for the ticket's events. Only queue_turn calls the fleet, in the queue's
  * order. A third thread, which belongs to the queue, delivers the events and wakes the connections.
  *
- * When a ticket's connection releases the ticket, the ticket ends, and those of its requests that are still
- * running are aborted. */
+ * When a connection releases its ticket, the ticket ends, and requests that are still running are aborted. */
 #pragma once
 
 #include "infer/fleet.h"
@@ -57,7 +56,7 @@ QueueCounts queue_counts(Queue *);
 
 /* ---- for connections ---- */
 
-/* Submits copies of the requests and their tokens, with new ids. Sets *out if the result is QUEUE_TAKEN. */
+/* Submits copies of the requests and their tokens under new ids. Sets *out if the result is QUEUE_TAKEN. */
 QueueAnswer queue_submit(Queue *, const Request *, int64_t n, Ticket **out);
 /* Waits at most `ms` milliseconds for events, and moves them to *out; ticket_events_free frees them. Returns
  * TICKET_LOST if the client closes its end of `socket`. Sets *refused if the result is TICKET_REFUSED. */

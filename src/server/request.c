@@ -123,7 +123,7 @@ static Refusal read_arguments(json_t *message) {
     if (!calls || json_is_null(calls)) return SERVED;
     if (!json_is_array(calls))
         return field_wrong("messages", "a list of messages whose tool_calls are lists");
-    /* even if the list is empty, many templates would begin a part for calls */
+    /* many templates would begin a part for calls even if the list is empty */
     if (!json_array_size(calls)) {
         json_object_del(message, "tool_calls");
         return SERVED;

@@ -7,8 +7,8 @@
 #include "server/fields.h"
 #include "server/text.h"
 
-/* The properties of the model that the server serves, except its weights. The properties never change, so any
- * number of threads can read them. */
+/* The served model's properties, apart from its weights. The properties never change, so any number of threads can read
+ * them. */
 typedef struct Served {
     const char *name; /* the model's name */
     int64_t created;  /* seconds since 1970 */
@@ -27,7 +27,7 @@ typedef struct TokenList {
     size_t n;
 } TokenList;
 
-/* A text-generation request. Each prompt has `n` choices, the most likely of `best_of` choices. */
+/* A text-generation request. The answer contains, for each prompt, the `n` most likely of `best_of` choices. */
 typedef struct Ask {
     Endpoint endpoint;
     TokenList *prompts;

@@ -21,8 +21,8 @@ typedef struct Known {
     int32_t rule;
 } Known;
 
-/* The schemas that have the current schema as an alternative, so that the texts of all these schemas start at
- * the same position. */
+/* The schemas that have the current schema as an alternative. The texts of all these schemas start at the same
+ * position. */
 typedef struct Chain {
     const json_t *schema;
     const struct Chain *outer;
@@ -249,8 +249,8 @@ static Refusal build_map(Compiler *c, const json_t *schema, int32_t next, int32_
     return SERVED;
 }
 
-/* Builds the properties from the last to the first. `first` is the start of the object's rest if no property
- * precedes it, and `rest` is the start if one does. */
+/* Builds the properties from the last to the first. The rest of the object starts at `first` if no property precedes
+ * it, and at `rest` if one does. */
 static Refusal build_members(Compiler *c, const Property *list, int64_t n, int32_t next, int32_t *out) {
     GrammarBuilder *b = c->b;
     int32_t first = build_text(b, "}", next), rest = first;

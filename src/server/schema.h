@@ -18,15 +18,15 @@
  * field that contains the schema; a refusal names this field. */
 Refusal schema_build(GrammarBuilder *, const json_t *schema, const char *field, int32_t next, int32_t *out);
 
-/* How a model writes arguments between tags, and two rules: any text and the tag after it; an optional newline and that
- * tag. */
+/* How a model writes arguments between tags, and two rules: any text followed by a tag, and an optional newline
+ * followed by that tag. */
 typedef struct SchemaTags {
     const ToolTags *tags;
     const Tokenizer *tokenizer;
     int32_t text, last;
 } SchemaTags;
-/* Like schema_build, for arguments between tags. `schema` is the schema of a function's parameters. A string can be any
- * text without the tag after it. */
+/* Does the same as schema_build for arguments between tags. `schema` is the schema of a function's parameters. A string
+ * can be any text without the tag after it. */
 Refusal schema_build_tagged(GrammarBuilder *, const json_t *schema, const SchemaTags *, const char *field,
                             int32_t next, int32_t *out);
 /* Refuses a name that cannot be written between tags. */

@@ -29,8 +29,8 @@ static char *decode(const TextStream *s, const int32_t *ids, size_t n, size_t *b
     return mem_strdup("");
 }
 
-/* Returns the number of bytes of a decoded window that are known. An invalid byte can turn a known character
- * before it into U+FFFD, all of whose bytes then count as known. */
+/* Returns the number of bytes of a decoded window that are known. An invalid byte can turn a known character before it
+ * into U+FFFD; all bytes of U+FFFD then count as known. */
 static size_t known(const TextStream *s, const char *text, size_t n) {
     const size_t from = s->base < n ? s->base : n;
     for (size_t i = 1; i < 3 && i <= from && from - i + 3 <= n && !s->bytes.len; i++)
@@ -70,7 +70,7 @@ static bool ends_with(const char *s, size_t n, const char *end) {
     return n >= k && !memcmp(s + n - k, end, k);
 }
 
-/* Given the decoded text of the window and another token, appends the part after the window's text. */
+/* `text` is the decoded text of the window plus one token. Appends the part of `text` after the window's text. */
 static void add_after(const TextStream *s, const char *text, size_t n, Str *bytes) {
     size_t from = known(s, text, n), before;
     if (s->n > s->read) {

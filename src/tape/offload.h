@@ -12,7 +12,7 @@
 
 enum { OFFLOAD_SLOTS = 2 };
 
-/* The sizes of one slot and of the host memory, in bytes. The sizes are 0 if there is no plan. */
+/* The sizes in bytes of one slot and of the host memory. The sizes are 0 if there is no plan. */
 typedef struct OffloadMemory {
     size_t slot, host;
 } OffloadMemory;
@@ -26,7 +26,7 @@ Offload *offload_new(Device *, int64_t layers, OffloadMemory);
 void offload_free(Offload *);
 /* Returns the peak use of a slot and of the host memory. */
 OffloadMemory offload_peak(const Offload *);
-/* Returns the number of bytes of device memory that all slots need, for the slot size in OffloadMemory. */
+/* Returns the number of bytes of device memory that all slots need for the slot size in OffloadMemory. */
 size_t offload_bytes(const Offload *, OffloadMemory);
 
 /* ---- called by the tape, in this order ---- */

@@ -29,9 +29,9 @@ typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 typedef struct Tape Tape;
 
 /* An observer of the tape, used to search for a divergence. An observed tape waits for each communication
- * before it continues. The observer is called for an op when the op's outputs are ready; for an op inside a
- * block, each time that the block runs. The observer is also called before and after each node's backward
- * function, with the Need of the sweep. */
+ * before it continues. The observer is called for an op when the op's outputs are ready; for an op inside a block, this
+ * happens each time the block runs. The observer is also called before and after each node's backward function, with
+ * the Need of the sweep. */
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
 typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
 
@@ -59,7 +59,7 @@ typedef struct RunContext {
     bool registered;
 } RunContext;
 
-/* The data that the ops of an open tape need about their microbatch. */
+/* The data about a microbatch that the ops of an open tape need. */
 typedef struct MicrobatchContext {
     /* whether a backward pass will follow; if not, blocks (tape_block) keep only their outputs */
     bool recording;
@@ -93,7 +93,7 @@ void tape_transient_to(Tape *, Space *transient);
  * context is copied. */
 void tape_begin(Tape *, const MicrobatchContext *);
 const MicrobatchContext *tape_microbatch(const Tape *);
-/* Discards everything on the tape, in constant time. */
+/* Discards everything on the tape in constant time. */
 void tape_end(Tape *);
 /* Returns zeroed host memory that exists until tape_end, for data that a block (tape_block) reads again in its backward
  * pass. */
@@ -113,9 +113,8 @@ SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
 /* A branch (nn/branch.h) must call this function halfway through its forward pass. With sequence parallelism,
  * only a norm separates a branch's reduce-scatter from the all-gather of the next branch. If passes paused only
  * between branches, at most one of these two operations would be hidden. If a pass also pauses halfway, another
- * microbatch runs its norm during the pause, so that each half of the branch hides one operation. The backward
- * pass also pauses halfway, unless the backward pass gathers the branch's input again and therefore pauses for
- * the gather. */
+ * microbatch runs its norm during the pause, so that each half of the branch hides one operation. The backward pass
+ * also pauses halfway, unless it gathers the branch's input again and therefore pauses for the gather. */
 void tape_pause_halfway(Tape *);
 
 /* ---- tensors, blocks, offloading and the backward pass ---- */
@@ -139,7 +138,7 @@ void tape_output_next(Tape *);
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
 /* If the tape does not record, tape_free_except frees the tensors that have been allocated since
- * tape_frees_begin. It keeps those that contain the data of one of the n tensors `kept`, which may be NULL.
+ * tape_frees_begin. It keeps those that contain the data of one of the n tensors in `kept`, any of which may be NULL.
  * Call tape_frees_end at the end. */
 void tape_frees_begin(Tape *);
 void tape_free_except(Tape *, const Tensor *const *kept, int n);
@@ -154,8 +153,8 @@ void tape_offload_begin(Tape *, int64_t layer);
 void tape_offload_end(Tape *, int64_t layer);
 /* Sets the gradient of the output y to dy, which has the same shape. Call this function before tape_play. */
 void tape_give(Tape *, Tensor *y, Tensor *dy);
-/* Runs the backward functions of all nodes, in reverse order. A DW sweep after a DX sweep reuses the output
- * gradients that were set. */
+/* Runs the backward functions of all nodes in reverse order. A DW sweep after a DX sweep reuses the output gradients
+ * that were set. */
 void tape_play(Tape *, Need);
 /* Calls tape_give and tape_play for one output. If dy is NULL, the gradient has already been set. */
 static inline void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {

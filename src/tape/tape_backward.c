@@ -65,8 +65,8 @@ static Tensor *view_grad(Tape *t, Tensor *x) {
     return out;
 }
 
-/* Returns the main gradient. The first gradient of a step (at ZeRO stages 2 and 3, of a sweep) overwrites the
- * memory, to which later gradients are added. */
+/* Returns the main gradient. The first gradient of a step overwrites the memory, and later gradients are added. At ZeRO
+ * stages 2 and 3, each sweep begins with such a first gradient. */
 static Tensor *main_grad(Tape *t, Tensor *x) {
     if (t->context->sync) {
         end_bucket(t, param_of(x));

@@ -1,4 +1,4 @@
-/* The interface of the tape for backward functions: incoming gradients, and memory for the gradients that a
+/* The tape's interface for backward functions: incoming gradients, and memory for the gradients that a
  * node computes. */
 #pragma once
 
@@ -6,7 +6,7 @@
 
 /* Returns the gradient of y, which must exist. */
 Tensor *tape_grad(Tape *, Tensor *y);
-/* Like tape_grad, for an operation that reads the gradient after the node's backward function returns. The
+/* Does the same as tape_grad for an operation that reads the gradient after the node's backward function returns. The
  * caller must free the gradient with tape_grad_drop. */
 Tensor *tape_grad_keep(Tape *, Tensor *y);
 void tape_grad_drop(Tape *, Tensor *grad);

@@ -24,8 +24,8 @@ static void ran(Tape *t, const OpDef *op, const Call *call) {
     if (t->trace) t->trace(t->trace_arg, op, call);
 }
 
-/* Gathers the values of the op's parameters from the ranks that hold the values. Detached parameters are
- * updated to point to the new memory of their values. */
+/* Gathers the values of the op's parameters from the ranks that hold them. Detached parameters are updated to
+ * point to the new memory of their values. */
 static void use_parameters(Tape *t, const Call *call) {
     Param *used[CALL_IN];
     int n = 0;

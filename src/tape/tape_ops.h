@@ -1,4 +1,4 @@
-/* The interface of the tape for the builders of ops (src/ops). */
+/* The tape's interface for the builders of ops (src/ops). */
 #pragma once
 
 #include "kernels/attr.h"
@@ -29,8 +29,8 @@ Tensor *tape_detach(Tape *, const Tensor *x);
 /* Runs an op without recording it. */
 void tape_call(Tape *, const OpDef *, Call);
 /* Runs an op and records it. Outputs need a gradient if any input needs one. The op's rule determines the types
- * of the outputs. Operand types that the rule does not allow are a fault, whose message names the op and the
- * axis. attr (NULL or attr_size bytes) is copied. */
+ * of the outputs. Operand types that the rule does not allow are a fault; the message names the op and the axis. attr
+ * (NULL or attr_size bytes) is copied. */
 void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 
 /* Sets the types of the outputs, as tape_run does. */
@@ -38,13 +38,13 @@ void tape_check(Tape *, const OpDef *, const Call *);
 /* Records a communicating op that the builder has already run, through tape_call and tape_comm. The builder
  * must have set the types of the op's outputs. */
 void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
-/* For an op that adds to the main gradients of its parameters before it is recorded: the builder calls
- * tape_early_grads_begin before the addition, and tape_early_grads_end instead of tape_record. */
+/* If an op adds to the main gradients of its parameters before it is recorded, the builder calls tape_early_grads_begin
+ * before the addition, and tape_early_grads_end instead of tape_record. */
 void tape_early_grads_begin(Tape *, const OpDef *, const Call *);
 void tape_early_grads_end(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 /* Returns whether the op that is running belongs to a block that the backward pass is recomputing. */
 bool tape_in_backward(const Tape *);
-/* Marks x, because ranks may hold partial sums of x or its gradient, which must not be rounded before they are
+/* Marks x because ranks may hold partial sums of x or of its gradient; partial sums must not be rounded before they are
  * added. The exact lane does not round the gradient of a marked x to the grid, and does not round x itself if
  * an op writes x later. */
 void tape_grad_off_grid(Tensor *x);

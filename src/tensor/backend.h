@@ -26,7 +26,7 @@ typedef struct DeviceBackend {
     size_t (*memory)(const Device *);
     void (*describe)(const Device *, char *buffer, size_t n); /* NULL for the CPU */
     void (*reserve_scratch)(Device *, size_t bytes);          /* NULL if there is nothing to do */
-    /* Functions for graphs, which are all NULL if graphs are not supported. */
+    /* Functions for graphs; all are NULL if graphs are not supported. */
     void (*graph_begin)(Device *);
     DeviceGraph *(*graph_end)(Device *);
     void (*graph_launch)(Device *, DeviceGraph *);
@@ -35,25 +35,24 @@ typedef struct DeviceBackend {
      * can be used. */
     void *(*host_alloc)(Device *, size_t bytes);
     void (*host_free)(Device *, void *, size_t bytes);
-    /* Functions for events, which are all NULL if events are not supported. */
+    /* Functions for events; all are NULL if events are not supported. */
     DeviceEvent *(*event_new)(Device *);
     void (*event_free)(Device *, DeviceEvent *);
     void (*wait_event)(Device *, DeviceEvent *);
     bool (*event_happened)(Device *, DeviceEvent *);
     /* NULL if copies are synchronous. */
     void (*copy_async)(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
-    /* Functions for streams, which are all NULL if streams are not supported. */
+    /* Functions for streams; all are NULL if streams are not supported. */
     DeviceStream *(*stream_new)(Device *);
     void (*stream_free)(Device *, DeviceStream *);
     void *(*stream_handle)(DeviceStream *);
     void (*stream_follow)(Device *, DeviceStream *);
     void (*stream_record)(Device *, DeviceStream *, DeviceEvent *);
-    /* Functions that measure spans, which are NULL if the host's clock is used instead. */
+    /* Functions that measure spans; both are NULL if the host's clock is used instead. */
     void (*span_begin)(Device *, DeviceStream *);
     void (*span_end)(Device *, DeviceStream *, OpProfile *);
-    /* Functions for reserved address space, which are all NULL if `alloc` only reserves addresses. `commit`
-     * allocates memory for at least the bytes [from, to), if enough memory is available, and returns the
-     * number of bytes added. */
+    /* Functions for reserved address space; all are NULL if `alloc` only reserves addresses. `commit` allocates memory
+     * for at least the bytes [from, to), if enough memory is available, and returns the number of bytes added. */
     void *(*reserve)(Device *, size_t bytes);
     size_t (*commit)(Device *, char *base, size_t from, size_t to);
     void (*unreserve)(Device *, char *base, size_t bytes, size_t committed);

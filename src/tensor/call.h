@@ -12,7 +12,8 @@ typedef struct Call {
     Tensor *in[CALL_IN], *out[CALL_OUT];
     const void *attr; /* the op's attributes (kernels/attr.h); NULL if the op has none */
     Device *device;
-    /* The type of out[0] (if NULL, of the first float input) before widening. call_run sets it for CPU kernels. */
+    /* The type of out[0] or, if out[0] is NULL, of the first float input, before widening. call_run sets it for CPU
+     * kernels. */
     DType stored;
 } Call;
 

@@ -64,7 +64,7 @@ static void cpu_run(const OpDef *op, const Call *c) {
 
 /* ---- memory ---- */
 
-/* The operating system allocates each page when the page is first touched. */
+/* The operating system allocates each page when it is first touched. */
 static void *cpu_alloc(Device *d, size_t bytes) {
     (void)d;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -59,7 +59,7 @@ static inline Cuda *cuda_of(const Device *d) {
     return d->kind == DEVICE_CUDA ? (Cuda *)d->state : NULL;
 }
 void cuda_check(cudaError_t, const char *call, const char *file, int line);
-/* Returns memory for the duration of one kernel launch or library call, aligned to SPACE_ALIGN. A later call by
- * any kernel of this device may reuse the memory. If the scratch memory is too small, it grows in place, which
- * cannot be captured in a graph. */
+/* Returns memory, aligned to SPACE_ALIGN, for the duration of one kernel launch or library call. A later call by
+ * any kernel of this device may reuse the memory. If the scratch memory is too small, it grows in place; a graph cannot
+ * capture this growth. */
 void *cuda_scratch(const Device *, size_t bytes);

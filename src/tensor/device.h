@@ -83,7 +83,7 @@ void device_reserve_scratch(Device *, size_t bytes);
 const char *device_describe(const Device *, char *buffer, size_t n);
 /* Returns the number of bytes of memory that are available. For the CPU, see base/host_memory.h. */
 size_t device_memory_available(const Device *);
-/* Returns the FP8 GEMMs that the device's ops may use, as a mask of FP8_GEMM_WHOLE and FP8_GEMM_BLOCKS. */
+/* Returns a mask of the FP8 GEMMs that the device's ops may use: FP8_GEMM_WHOLE and FP8_GEMM_BLOCKS. */
 unsigned device_fp8_gemms(const Device *);
 
 /* Returns zeroed memory. Too little memory is a fault whose message states the size and `what`. */
@@ -105,9 +105,8 @@ void device_read(Device *, void *host, const void *at, size_t bytes);
 void device_write(Device *, void *at, const void *host, size_t bytes);
 void device_wait(Device *);
 
-/* Copies data. Like kernels, copies take effect in the order of the calls. Each of `to` and `from` is in device
- * memory, or in host memory from device_host_alloc, which the host may access again after the next
- * device_wait. */
+/* Copies data. Like kernels, copies take effect in the order of the calls. Each of `to` and `from` is in device memory,
+ * or in host memory from device_host_alloc. The host may access this host memory again after the next device_wait. */
 void device_copy(Device *, void *to, const void *from, size_t bytes);
 
 /* Async copies run concurrently with kernels. Either `to` or `from` must be memory from device_host_alloc. A
@@ -186,7 +185,7 @@ enum { SPACE_ALIGN = 256, SPACE_UNPLANNED = 0 };
 /* `capacity` is the peak of a dry run. SPACE_UNPLANNED means address space whose pages receive memory when they are
  * first used (in tests and generation). On a CPU, such a space has at most 32 GiB. */
 Space *space_new(Device *, const char *name, size_t capacity);
-/* Checks that addresses for `count` unplanned spaces can be reserved, which `ulimit -v` may prevent. */
+/* Checks that addresses for `count` unplanned spaces can be reserved; `ulimit -v` may prevent this. */
 Err space_check(Device *, int count);
 void space_free(Space *);
 /* Returns a block that is aligned to SPACE_ALIGN. Exceeding the capacity is a fault. */

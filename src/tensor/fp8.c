@@ -2,8 +2,8 @@
 
 #include "tensor/float_bits.h"
 
-/* An FP8 number consists of sign, exponent and mantissa, from the highest bit. `fields` is a float's exponent
- * bias minus the FP8 type's exponent bias. */
+/* From the highest bit down, an FP8 number consists of a sign, an exponent and a mantissa. `fields` is a
+ * float's exponent bias minus the FP8 type's exponent bias. */
 static const struct {
     int mantissa;
     uint32_t fields, largest;

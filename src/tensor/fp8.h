@@ -7,8 +7,8 @@
 
 typedef enum Fp8Type { E4M3, E5M2 } Fp8Type;
 
-/* Rounds to nearest, ties to even. Values that are too large, and infinity, become the largest finite value,
- * as in a GPU's conversions with `satfinite`. NaN becomes 0x7f, regardless of its sign. */
+/* Rounds to nearest, ties to even. Infinity and values that are too large become the largest finite value, as in a
+ * GPU's `satfinite` conversions. NaN becomes 0x7f, regardless of its sign. */
 uint8_t fp8_from_float(Fp8Type, float);
 float fp8_to_float(Fp8Type, uint8_t);
 float fp8_max(Fp8Type);

@@ -15,8 +15,8 @@ typedef enum SpecialToken {
 
 /* Returns the token's id, or -1 if the vocabulary contains no such token. */
 int64_t tokenizer_special(const Tokenizer *, SpecialToken);
-/* Sets *ids to the ids of <extra_id_0>, <extra_id_1>, ..., with which T5 marks masked spans. Returns the number of ids.
- * The caller frees *ids. */
+/* Sets *ids to the ids of the tokens with which T5 marks masked spans: <extra_id_0>, <extra_id_1>, ... Returns the
+ * number of ids. The caller frees *ids. */
 int64_t tokenizer_sentinels(const Tokenizer *, int64_t **ids);
 /* Sets (*out)[id] to 1 if the token continues a word, that is, if it begins with "##". The caller frees *out. */
 Err tokenizer_continuations(const Tokenizer *, unsigned char **out);

@@ -1,5 +1,4 @@
-/* Converts text to token ids and back. The ids that each type produces equal the ids of the library in
- * parentheses:
+/* Converts text to token ids and back. Each type produces the same ids as the library in parentheses:
  *
  *   NullTokenizer           encodes decimal ids separated by spaces (Megatron-LM null_tokenizer.py).
  *   ByteLevelTokenizer      has one id per byte, so decoding is lossless (Megatron-LM bytelevel_tokenizer.py).
@@ -13,8 +12,8 @@
  *                           are ignored, because Megatron-LM encodes whole documents.
  *   SentencePieceTokenizer  reads a SentencePiece .model, unigram or BPE. GPTSentencePieceTokenizer and
  *                           Llama2Tokenizer are synonyms. Control pieces in a text are treated as ordinary text.
- *   TikTokenizer            reads Megatron-LM's *.vocab.json, with ids after those of the special tokens, or a
- *                           .tiktoken file, whose ranks are the ids, followed by special tokens.
+ * TikTokenizer reads Megatron-LM's *.vocab.json, in which special tokens have the first ids, or a .tiktoken file, in
+ which the ranks are the ids and special tokens follow.
  *
  * A text consists of bytes and may contain NULs. The BPE types decode a text as Python's bytes.decode("utf-8",
  * errors="replace") does: each maximal invalid subpart becomes one U+FFFD. A Tokenizer never changes after
@@ -50,10 +49,10 @@ typedef struct TokenizerConfig {
      * [PAD]. */
     int64_t eod_id, pad_id;
     bool include_special; /* whether Hugging Face tokenizers encode every text with TOKENIZER_ADD_SPECIAL */
-    /* If not NULL, Hugging Face tokenizers set *export_json to the text of a tokenizer.json, which the caller
-     * frees. *export_json is unchanged if the tokenizer's files can be copied instead. The files can be copied
-     * if, next to a model of type `export_type` (of any type, if `export_type` is NULL), transformers chooses
-     * the same class for them. */
+    /* If export_json is not NULL, Hugging Face tokenizers set *export_json to the text of a tokenizer.json, which the
+     * caller frees. *export_json is unchanged if the tokenizer's files can be copied instead. The files can be copied
+     * if transformers chooses the same class for them next to a model of type `export_type`, or next to any model if
+     * `export_type` is NULL. */
     char **export_json;
     const char *export_type;
 } TokenizerConfig;
@@ -77,9 +76,9 @@ typedef enum TokenizerFlags {
     TOKENIZER_NO_SPECIAL = 8       /* overrides TOKENIZER_ADD_SPECIAL and include_special */
 } TokenizerFlags;
 
-/* Encodes `n` bytes of text, at most 1 GiB, as `*count` ids. The caller frees `*ids`, which is never NULL on
- * success. Returns an error if NullTokenizer finds text that is not an id, or if a regex of tokenizer.json
- * exceeds its backtracking limit on this text. */
+/* Encodes `n` bytes of text (at most 1 GiB) as `*count` ids. The caller frees `*ids`, which is never NULL on success.
+ * Returns an error if NullTokenizer finds text that is not an id, or if a regex of tokenizer.json exceeds its
+ * backtracking limit on this text. */
 Err tokenizer_encode(const Tokenizer *, const char *text, size_t n, int32_t **ids, size_t *count);
 Err tokenizer_encode_with(const Tokenizer *, unsigned flags, const char *text, size_t n, int32_t **ids,
                           size_t *count);
@@ -101,8 +100,8 @@ Err tokenizer_decode(const Tokenizer *, const int32_t *ids, size_t n, char **tex
 Err tokenizer_decode_with(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, char **text,
                           size_t *bytes);
 
-/* Sets offsets[n] to the index, in the decoded text, of the character in which each token begins. The offsets
- * equal offsets() of Megatron-LM's tokenizers. If the text decodes to itself, they also equal the start
+/* Sets offsets[i] to the index, in the decoded text, of the character in which token i begins. The offsets
+ * equal offsets() of Megatron-LM's tokenizers. If decoding reproduces the original text, they also equal the start
  * positions in Encoding.offsets of the `tokenizers` library. Returns an error if the tokenizer.json's decoder
  * is not ByteLevel, or if an id is outside [0, vocab_size). */
 Err tokenizer_offsets(const Tokenizer *, const int32_t *ids, size_t n, size_t *offsets);

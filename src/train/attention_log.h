@@ -1,4 +1,4 @@
-/* In a dry run, lists the attention implementations that a GPU would use, with the reasons. */
+/* In a dry run, lists the attention implementations that a GPU would use, and the reasons. */
 #pragma once
 
 #include "tensor/call.h"

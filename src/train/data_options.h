@@ -7,7 +7,7 @@
 #include "data/masking.h"
 #include "data/task_set.h"
 
-/* Properties of the tokenizer that the data needs. An id is -1 if the tokenizer has no such token. */
+/* The tokenizer properties that the data needs. An id is -1 if the tokenizer has no such token. */
 typedef struct TokenFacts {
     int64_t eod, pad, vocab_size; /* If there is no tokenizer, the ids are -1 and the size is 0 */
     MaskTokens mask;              /* for --model bert and t5; its arrays must outlive the data */

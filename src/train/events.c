@@ -139,8 +139,7 @@ Err events_scalar(Events *e, const char *tag, int64_t step, double value) {
     return write_value(e, step, &scalar);
 }
 
-/* Like add_text of torch.utils.tensorboard, writes a text as a tensor with one string, for the plugin
- * "text". */
+/* Like torch.utils.tensorboard's add_text, writes a text as a tensor of one string for the plugin "text". */
 Err events_text(Events *e, const char *tag, int64_t step, const char *text) {
     Str name = {0}, value = {0}, plugin = {0}, metadata = {0}, dim = {0}, shape = {0}, tensor = {0};
     str_printf(&name, "%s/text_summary", tag);

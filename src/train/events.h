@@ -13,6 +13,6 @@ typedef struct Events Events;
 Err events_open(const char *dir, Events **);
 /* Writes a scalar at a step. The file is not buffered. */
 Err events_scalar(Events *, const char *tag, int64_t step, double value);
-/* Writes a text in Markdown at a step, with the tag <tag>/text_summary. */
+/* Writes a Markdown text at a step under the tag <tag>/text_summary. */
 Err events_text(Events *, const char *tag, int64_t step, const char *text);
 void events_close(Events *);

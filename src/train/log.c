@@ -62,7 +62,7 @@ static bool has_steps(const char *path) {
     return found;
 }
 
-/* Sets *torn to true if the last line has no newline, as a killed run can leave it. */
+/* Sets *torn to true if the last line has no newline. A killed run can leave such a line. */
 static Err ends_torn(int fd, const char *path, bool *torn) {
     char last = '\n';
     const off_t size = lseek(fd, 0, SEEK_END);
@@ -388,7 +388,7 @@ static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
                          (double)r->run.device->most_allocated);
 }
 
-/* Writes the mean time per step of each timer since the last line, in seconds. A timer's value is the time of
+/* Writes each timer's mean time per step since the last line, in seconds. A timer's value is the time of
  * the slowest rank. */
 static Err write_times(TrainLog *log, const Trainer *r, const Times *times) {
     static const Timer TIMERS_OF_A_STEP[] = {TIMER_BATCH, TIMER_FORWARD_BACKWARD, TIMER_OPTIMIZER};

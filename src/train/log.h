@@ -9,7 +9,7 @@
 
 typedef struct TrainLog TrainLog;
 
-/* The names in the log for the elements of StepReport.router_loss. */
+/* The log's names for the elements of StepReport.router_loss. */
 extern const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES];
 
 /* Opens --log-jsonl and the TensorBoard file, and writes the description of the run. `data` is NULL if there is

@@ -55,12 +55,12 @@ typedef struct MemoryPlan {
  * for the device that the options select, without memory for kernels. */
 MemoryPlan memory_plan_new(const Config *, Comm *, const Device *target);
 /* Returns the number of bytes of device memory that the rank needs; on a CPU, device memory is host memory.
- * memory_plan_host returns the number of bytes of host memory that the rank needs in addition if the device has
- * separate memory, and otherwise 0. */
+ * memory_plan_host returns the number of bytes of host memory that the rank also needs if the device has separate
+ * memory, and 0 otherwise. */
 size_t memory_plan_total(const MemoryPlan *);
 size_t memory_plan_host(const MemoryPlan *);
-/* Returns the number of bytes that parameters, main gradients and optimizer state need, which does not depend
- * on the batch. */
+/* Returns the number of bytes that parameters, main gradients and optimizer state need. The number does not depend on
+ * the batch. */
 size_t memory_plan_state(const MemoryPlan *);
 /* Appends text such as "parameters 1.5 GiB, main gradients 3.0 GiB, ..., total 9.0 GiB". Parts that are zero are
  * omitted. */
@@ -73,6 +73,6 @@ MemoryPlan memory_plan_together(const MemoryPlan *, const Device *, Comm *);
 MemoryPlan memory_plan_of_host(const MemoryPlan *, Comm *);
 /* Checks that the plan fits into `available` bytes of device memory, and into host memory. */
 Err memory_plan_check(const MemoryPlan *together, size_t available);
-/* Checks that the memory that all ranks on a device and on a host need is available. All ranks must call this
- * function, and all get the same error. */
+/* Checks that there is enough memory for all ranks on a device and on a host. All ranks must call this function, and
+ * all get the same error. */
 Err memory_plan_fits(const MemoryPlan *own, const Device *, Comm *);

@@ -185,7 +185,7 @@ void microbatches_reserve(Microbatches *m, int64_t n, const Batch *like) {
     m->bytes = bytes;
 }
 
-/* Makes the tensors of a microbatch, which may be a copy, point to a block of device memory. */
+/* Makes the tensors of a microbatch (which may be a copy) point to a block of device memory. */
 static void point_fields(const Microbatches *m, Microbatch *mb, char *block) {
     BlockPart part[BLOCK_PARTS];
     mb->block = block;

@@ -26,9 +26,9 @@ struct StopSignals {
     atomic_int seen;
 };
 
-/* Handles a signal in a thread that a library (BLAS) started before main, and that therefore has not inherited
- * the mask. The thread blocks the signal for itself, and sends the signal to the process again, so that finally
- * only the descriptor can receive the signal. */
+/* Handles a signal in a thread that has not inherited the mask because a library (BLAS) started the thread before main.
+ * The thread blocks the signal for itself, and sends the signal to the process again, so that finally only the
+ * descriptor can receive the signal. */
 static void pass_on(int number, siginfo_t *info, void *context) {
     (void)info;
     sigaddset(&((ucontext_t *)context)->uc_sigmask, number);
@@ -109,8 +109,8 @@ void stop_signals_defer(StopSignals *s) { atomic_store(&s->deferred, true); }
 
 int stop_signals_seen(const StopSignals *s) { return atomic_load(&s->seen); }
 
-/* Stops handling the signals. A launcher signals its processes one after the other, so more signals may arrive,
- * which are ignored. */
+/* Stops handling the signals. A launcher signals its processes one after the other, so more signals may arrive; they
+ * are ignored. */
 void stop_signals_free(StopSignals *s) {
     if (!s) return;
     CHECK(!eventfd_write(s->end, 1), "cannot stop the thread that waits for signals");

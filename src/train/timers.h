@@ -27,8 +27,8 @@ typedef struct Timers {
 
 void timer_start(Timers *, Timer);
 void timer_stop(Timers *, Timer);
-/* Returns the times of all ranks since the last call, as an array [ranks] in the arena. All ranks must call
- * this function. The Comm may be NULL if there is only one rank. */
+/* Returns an array [ranks] in the arena: the times of all ranks since the last call. All ranks must call this
+ * function. The Comm may be NULL if there is only one rank. */
 const Times *timers_gather(Timers *, Comm *, Arena *);
 const char *timer_name(Timer);
 /* Returns the slowest rank's time in nanoseconds, or 0 if the timer has a level above `level`. */

@@ -313,8 +313,8 @@ static void report_counters(Trainer *r, int i, const double *counters, int64_t n
         for (int64_t k = 0; k < n; k++) report->max_score = fmax(report->max_score, counters[k]);
 }
 
-/* Combines the i-th reduction's counters of all ranks. Each rank has counted only its own tokens in its own
- * layers, and only its part of the microbatches' losses. */
+/* Combines all ranks' counters for the i-th reduction. Each rank has counted only its own tokens in its own layers, and
+ * only its part of the microbatches' losses. */
 static void reduce_counters(Trainer *r, int i, StepReport *report) {
     const Tensor *counters;
     if (!has_counters(r, i, &counters)) return;

@@ -38,15 +38,15 @@ typedef struct Trainer {
     int64_t saving_iteration;
 } Trainer;
 
-/* Performs checks that option rules cannot express: the frozen parameters, the pipeline's stages, and whether
- * the pipeline schedule supports every global batch. */
+/* Checks what option rules cannot: the frozen parameters, the pipeline's stages, and the schedule's support for every
+ * global batch. */
 Err trainer_check(const Config *);
 /* Allocates the planned memory. If the plan is NULL, only address space is reserved, and memory is allocated at
  * its first use. Parameters are zero until registry_init or a load. Takes ownership of the device; NULL means
  * the CPU. */
 Trainer *trainer_new(const Config *, const MemoryPlan *, Comm *, Device *);
-/* Returns the number of tokens in a chunk, whose losses a pass computes together, and sets *chunks to the
- * number of chunks. Both numbers are 0 if losses are not computed in chunks. */
+/* Returns the number of tokens whose losses a pass computes together (a chunk), and sets *chunks to the number of
+ * chunks. Both numbers are 0 if losses are not computed in chunks. */
 int64_t trainer_loss_chunk(const Trainer *, int64_t *chunks);
 /* Calls quantize_layers (ops/fp8.h) for the tokens of a pass. */
 int64_t trainer_fp8_linears(const Trainer *, const char **emulation);
@@ -56,9 +56,9 @@ void trainer_free(Trainer *);
 /* Frees everything except the device, and returns the device. The caller owns the device and may use it for
  * another run. */
 Device *trainer_free_but_device(Trainer *);
-/* Runs, on the null device, the part of the largest training step that determines its memory
- * (pipeline_shortened), and an evaluation. Returns the schedule of this part, in which only the counts remain
- * valid. Sets the PipelineSpec to the spec of the full step. */
+/* On the null device, runs the part of the largest training step that determines its memory (pipeline_shortened), and
+ * an evaluation. Returns the schedule of this part, in which only the counts remain valid. Sets the PipelineSpec to the
+ * spec of the full step. */
 RankSchedule trainer_dry_run(Trainer *, PipelineSpec *);
 
 /* The report on a training step. Before trainer_reduce, the report covers only this rank's part. */
@@ -88,9 +88,9 @@ typedef struct StepReport {
  * valid after trainer_update or trainer_read. A data-parallel rank has n microbatches, and all its tensor-,
  * context- and pipeline-parallel ranks run the same microbatches. */
 StepReport trainer_begin_step(Trainer *);
-/* Runs the forward and backward passes of `count` of the step's n microbatches, which add to the main
- * gradients. If there is a pipeline, or if there are several losses with --calculate-per-token-loss, `count`
- * must be n. */
+/* For `count` of the step's n microbatches, runs the forward and backward passes, which add to the main gradients. If
+ * there is a pipeline, or if there are several losses with --calculate-per-token-loss, `count` must be
+ * n. */
 void trainer_microbatches(Trainer *, const Batch *, int64_t count, int64_t n, StepReport *);
 static inline void trainer_microbatch(Trainer *r, const Batch *b, int64_t n, StepReport *report) {
     trainer_microbatches(r, b, 1, n, report);

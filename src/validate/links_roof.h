@@ -1,5 +1,5 @@
-/* Computes the roof of the links between GPUs (their highest possible rate) from NVML's facts, and checks that
- * the rates of collectives are close enough to the roof. */
+/* Computes the roof (the highest possible rate) of the links between GPUs from NVML's facts, and checks that the rates
+ * of collectives are close enough to the roof. */
 #pragma once
 
 #include <stddef.h>

@@ -114,7 +114,7 @@ static int64_t check_words(Region *g, const char *at, const uint32_t *wanted, si
     return wrong;
 }
 
-/* Creates the pattern and its negative, on the host and on the device. */
+/* Creates the pattern and its negative on the host and on the device. */
 static void make_pattern(Region *g, int pattern) {
     const size_t bytes = pattern_bytes(g), n = bytes / sizeof *g->words;
     g->pattern = pattern;

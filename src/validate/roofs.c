@@ -1,7 +1,6 @@
 /* Measures the roofs of each device: the bandwidth of a copy, and the rate of a large GEMM in each type. All
  * devices work at the same time. A device is compared with the rates that the vendor states, and with the other
- * devices. Ranks on a CPU share it, so only rank 0 measures the CPU, for the comparison with the last good
- * run. */
+ * devices. For the comparison with the last good run, only rank 0 measures a CPU, because all ranks share the CPU. */
 #include "validate/roofs.h"
 
 #include <stdio.h>

@@ -11,8 +11,8 @@ typedef struct Roof {
     bool on_cpu; /* whether the rate is also measured on a CPU */
 } Roof;
 
-/* Adds evidence against each of the n devices whose best rate is too low. Rates are compared with the median
- * of the n devices, and with `stated`, the vendor's rate, if it is known (not 0). The evidence includes the
- * clocks, temperature and power draw of the device. */
+/* Adds evidence against each of the n devices whose best rate is too low. Rates are compared with the median of the n
+ * devices, and with the vendor's rate `stated` unless it is 0 (unknown). The evidence includes the clocks, temperature
+ * and power draw of the device. */
 void roofs_judge(Outcome *, const Roof *, const double *best, const Suspect *, const NvmlLoad *, int n,
                  double stated);

@@ -33,12 +33,12 @@ static const ValidateRow ROWS[] = {
 #include "validate/stages.def"
 };
 
-/* DEADLINE_S: unless an option sets another deadline, a collective waits this number of seconds for a
- * member. */
+/* DEADLINE_S: the number of seconds for which a collective waits for a member, unless an option sets another
+ * deadline. */
 enum { DEADLINE_S = 20, SLACK_S = 30 };
 static const double LEAST_SWEEP_S = 0.7, LEAST_GPU_SWEEP_S = 7, LEAST_VARIANT_S = 0.1;
-/* The seconds that it takes to open and close GPUs and NCCL, in the process that the stages share, and in a
- * drill of `hang`. */
+/* The time in seconds to open and close GPUs and NCCL: in the process that the stages share, and in a drill of
+ * `hang`. */
 static const double OPENING_S = 6.5, DRILL_OPENING_S = 13;
 
 /* A turn: one run of a stage with one library. Turns are in memory that the processes share. */
@@ -236,7 +236,7 @@ static Turn *next_turn(Runner *x, int stage, bool is_b, double seconds) {
     return t;
 }
 
-/* The environment variables of NCCL for another turn of the stage `collectives`. NCCL reads its environment once per
+/* NCCL's environment variables for another turn of the stage `collectives`. NCCL reads its environment once per
  * process. */
 typedef struct Variant {
     const char *algorithm, *protocol; /* NULL if NCCL chooses */
@@ -273,8 +273,8 @@ static void add_outcome(const Turn *t, Outcome *to) {
     outcome_merge(to, &t->out);
 }
 
-/* Runs one turn and adds the result to the row. If `v` is NULL, the environment is unchanged. Returns whether
- * the turn ended, and false after a signal. */
+/* Runs one turn and adds the result to the row. If `v` is NULL, the environment is unchanged. Returns whether the turn
+ * ended; returns false after a signal. */
 static bool add_turn(Runner *x, int stage, bool is_b, double seconds, const Variant *v, Outcome *to) {
     if (x->a->signal) return false;
     Turn *t = next_turn(x, stage, is_b, seconds);

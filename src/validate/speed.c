@@ -5,7 +5,7 @@
  * siblings. In a world of two ranks, the only sibling is the other direction of the link, or the arrival of the
  * other rank. The interval must then be below a fraction of the sibling's entire interval. If all links of a
  * rank are slow, the rank is the suspect; otherwise, the suspect is the link. The comparison with the links'
- * roof (links_roof.h) detects if all links in the world are slow. */
+ * roof (links_roof.h) detects whether all links in the world are slow. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -358,8 +358,8 @@ static void report_roof(const Speed *s, const Slow *slow) {
 
 static size_t bytes_of(const Speed *s) { return s->most > s->message ? s->most : s->message; }
 
-/* Writes the memory before the measurement, because pages that were never written may all map to one page of
- * zeros, which would be read faster. */
+/* Writes the memory before the measurement, because pages that were never written may all map to one page of zeros.
+ * Such a page would be read faster. */
 static void touch(const Speed *s, char *at) {
     char *filled = mem_alloc(bytes_of(s));
     memset(filled, 1, bytes_of(s));
@@ -391,7 +391,7 @@ static void release(const Speed *s) {
 }
 
 /* Measures all links and ranks in newly allocated memory, and clears the entries of `slow` that are not slow in
- * this measurement. Returns whether `slow` still has any entry. */
+ * this measurement. Returns whether `slow` still has entries. */
 static bool measure(Speed *s, Slow *slow) {
     StageRank *r = s->r;
     const int n = r->world;

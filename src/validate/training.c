@@ -1,4 +1,4 @@
-/* Performs the same short data-parallel training run twice, on random tokens. Reports MFU, and the speed of the last
+/* Performs the same short data-parallel training run on random tokens twice. Reports MFU, and the speed of the last
  * third of the steps relative to the first third. Losses and gradient norms of both runs must be bitwise equal. */
 #include <math.h>
 #include <stdio.h>

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes cases.json next to chat templates. It has the texts that transformers renders for conversations, and for many
-short templates.
+"""Writes cases.json next to chat templates. It contains the texts that transformers renders for conversations, and for
+many short templates.
 
 usage: tools/oracle/chat_templates.py tests/data/chat
 
-The templates *.jinja were written for these tests. They use the constructs of the templates of well-known models.
-"rendered" has the text of each conversation with each template, or null if the template raises an error. "ids" has the
-ids of the texts of "llama", for the tokenizer tests/data/tokenizer/llama3.json. "snippets" are pairs of a template and
+The templates *.jinja were written for these tests. They use the constructs of well-known models' templates. "rendered"
+contains the text of each conversation with each template, or null if the template raises an error. "ids" contains the
+ids of the texts of "llama" from the tokenizer tests/data/tokenizer/llama3.json. "snippets" are pairs of a template and
 its text or null, rendered with the variables "variables". The templates are the expressions of expressions.txt and the
 lines of snippets.txt, in which \\n, \\r and \\t are control characters. The time is "now"."""
 import copy, datetime, json, os, pathlib

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/unit/data/vectors.h, the results of Megatron-LM's data code, numpy and torch for the cases of the unit
-tests.
+"""Writes tests/unit/data/vectors.h: the results of Megatron-LM's data code, numpy and torch for the unit tests' cases.
 
 usage: tools/oracle/data_vectors.py MEGATRON_LM > tests/unit/data/vectors.h
 
 MEGATRON_LM is a checkout of NVIDIA/Megatron-LM with megatron/core/datasets/helpers_cpp built (make in that folder).
 The digest of a case is the MD5 of the first samples in order. A sample consists of tokens, labels (int64), loss mask
 (float32), position ids and, for each row of the attention mask, its first visible column (int64). Digests of masked
-datasets have tokens, labels, loss mask, and then token types, the sentence label and the length (BERT), or the
+datasets cover tokens, labels and loss mask, then token types, the sentence label and the length (BERT), or the
 decoder's length, encoder tokens and the encoder's length (T5). """
 
 import contextlib

@@ -23,7 +23,7 @@ AttentionMaskInterface.register("rotated", eager_mask)
 
 
 class Nothing(torch.nn.Module):
-    """Replaces an embedding that the model must not have by one whose rows are zero."""
+    """Replaces an embedding that the model must not have with one whose rows are zero."""
 
     def __init__(self, hidden):
         super().__init__()

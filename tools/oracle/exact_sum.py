@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/unit/base/exact_sum_vectors.def, which has sums of doubles that are computed exactly with Python's
-fractions and rounded once.
+"""Writes tests/unit/base/exact_sum_vectors.def: sums of doubles, computed exactly with Python's fractions and rounded
+once.
 
 usage: tools/oracle/exact_sum.py > tests/unit/base/exact_sum_vectors.def"""
 import random

@@ -1,8 +1,8 @@
 """Runs PyTorch code entirely in float64, even if the code requests another precision, and verifies this.
 
 Hugging Face models request other types explicitly in some places: float32 in norms, softmax and rotary tables, and
-bfloat16 in xIELU. `Float64` replaces each requested type by float64. It raises an error if the result of any operation,
-forward or backward, has another floating-point dtype."""
+bfloat16 in xIELU. `Float64` replaces each requested type with float64. It raises an error if the result of any
+operation, forward or backward, has another floating-point dtype."""
 import platform
 
 import numpy
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-# The GELU of Bloom has a constant with only 8 digits.
+# Bloom's GELU has a constant with only 8 digits.
 transformers.models.bloom.modeling_bloom.BloomGelu = lambda: torch.nn.GELU(approximate="tanh")
 
 
@@ -91,7 +91,7 @@ def narrowest(tensors):
 
 
 def logits(model, tokens, **encoder):
-    """`encoder` has the encoder inputs of an encoder-decoder model, whose decoder reads the tokens."""
+    """`encoder` contains the encoder's inputs in an encoder-decoder model; the decoder reads the tokens."""
     name = "decoder_input_ids" if encoder else "input_ids"
     with Float64(), torch.no_grad():
         if "bert" not in model.config.model_type:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/data/fp8.txt, the FP8 scales of an independent implementation of Transformer Engine's recipes.
+"""Writes tests/data/fp8.txt: FP8 scales from an independent implementation of Transformer Engine's recipes.
 
 usage: tools/oracle/fp8.py
 

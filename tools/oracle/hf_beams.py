@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/data/hf/beams.json, the texts that the beam search of transformers finds in float64 for the models of
-this folder.
+"""Writes tests/data/hf/beams.json: the texts that transformers' beam search finds in float64 for the models in this
+folder.
 
 usage: tools/oracle/hf_beams.py"""
 import json

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/data/hf/defaults.json: for each Hugging Face model type, the values that transformers gives to the keys
-of config.json that src/ckpt/hf mentions, and other names of these keys.
+"""Writes tests/data/hf/defaults.json: for each Hugging Face model type, transformers' default values for the keys of
+config.json that src/ckpt/hf mentions, and other names for these keys.
 
 usage: tools/oracle/hf_defaults.py"""
 import json
@@ -16,7 +16,7 @@ import transformers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src/ckpt/hf"
-# Types whose own values are not those of a model that Isotron supports.
+# Types whose default values do not describe a model that Isotron supports.
 COMPLETED = {"dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 2, "norm_topk_prob": True},
              "deepseek_v2": {"num_experts_per_tok": 2}, "ministral": {"head_dim": 128},
              "granitemoehybrid": {"rms_norm_eps": 1e-5}}

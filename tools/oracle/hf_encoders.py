@@ -4,7 +4,7 @@ transformers.
 
 usage: tools/oracle/hf_encoders.py
 
-If a class has a head with logits, reference.safetensors has its logits for some texts (hf_logits.py)."""
+If a class has a head with logits, reference.safetensors contains its logits for some texts (hf_logits.py)."""
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/data/hf/greedy.json: config.json of golden cases with Mamba-2 or Gated DeltaNet
-layers, and the texts that generate() of
-transformers chooses greedily in float64 with the cases' trained parameters.
+"""Writes tests/data/hf/greedy.json: the config.json of golden cases with Mamba-2 or Gated DeltaNet layers, and the
+texts that transformers' generate() chooses greedily in float64 with the cases' trained parameters.
 
 usage: tools/oracle/hf_greedy.py"""
 import json
@@ -28,7 +27,7 @@ NEW = 24
 
 
 def chosen(model, prompt):
-    """Without a cache, because with one, transformers ignores the limit of steps in tokens after the prompt."""
+    """Uses no cache, because with a cache, transformers ignores the limits of steps after the prompt."""
     ids = torch.tensor([prompt])
     with torch.no_grad():
         out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False,

@@ -5,8 +5,8 @@ file.
 usage: tools/oracle/hf_logits.py MODEL_DIR OUT.safetensors [--samples 2] [--length N] [--seed 1]
 
 Tokens are drawn at random. --length is the number of tokens per sample (default: 32, or the model's maximum if that is
-smaller). To test a sliding window, samples must be longer than the window. The encoder of a T5 reads texts of different
-lengths, and its decoder reads the tokens that generate() of transformers chooses greedily."""
+smaller). To test a sliding window, samples must be longer than the window. A T5's encoder reads texts of different
+lengths, and its decoder reads the tokens that transformers' generate() chooses greedily."""
 import hashlib
 import platform
 from pathlib import Path
@@ -31,8 +31,8 @@ LEAST_MARGIN = 1e-9
 
 
 def read(model, args, length, random):
-    """Draws the inputs of an encoder-decoder model, which are the encoder's tokens and their number, and the tokens
-    that the model generates from them."""
+    """Draws the inputs of an encoder-decoder model: the encoder's tokens, their number, and the tokens that the model
+    generates from them."""
     ends = torch.randint(1, length + 1, (args.samples,), generator=random)
     ends[0] = length
     mask = (torch.arange(length) < ends[:, None]).long()

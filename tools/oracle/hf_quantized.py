@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/data/hf/gpt-oss-mxfp4, a small GPT-OSS with weights in MXFP4, and gpt-oss-bf16, the same model in
-bfloat16. Also writes deepseek-fp8, a small DeepSeek-V3 with weights in blocks of FP8 and the logits of the decoded
+bfloat16. Also writes deepseek-fp8, a small DeepSeek-V3 with weights in FP8 blocks, and the logits of the decoded
 weights.
 
 usage: tools/oracle/hf_quantized.py
@@ -62,7 +62,7 @@ def quantized(random, shape):
 
 
 def deepseek():
-    """Quantizes to blocks of 128 x 128, of which the last may be smaller. torch converts the numbers."""
+    """Quantizes to blocks of 128 x 128; the last blocks may be smaller. torch converts the numbers."""
     folder = OUT / "deepseek-fp8"
     model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model("deepseek_v3", **DEEPSEEK))
     with tempfile.TemporaryDirectory() as plain:

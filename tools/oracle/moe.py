@@ -11,7 +11,7 @@ EXPERT_NAMES = (".mlp.", "gate_proj", "up_proj", "down_proj")
 
 
 def is_vector(name, p):
-    """Returns whether a tensor has the biases of packed experts, which form a matrix but have no weight decay."""
+    """Returns whether a tensor contains the biases of packed experts. They form a matrix, but have no weight decay."""
     return p.dim() < 2 or name.endswith("_proj_bias")
 
 
@@ -85,7 +85,7 @@ class Routers:
             raise SystemExit(f"a choice of experts hangs on {self.margin:.1e}: take another seed")
 
     def update_biases(self):
-        """Updates the biases after a step, in favour of experts with fewer tokens than the mean."""
+        """After a step, updates the biases in favour of experts with fewer tokens than the mean."""
         for m, logits, chosen in self.seen:
             if self.o.get("moe-router-enable-expert-bias"):
                 tokens = torch.bincount(chosen.flatten(), minlength=logits.shape[-1]).to(logits.dtype)

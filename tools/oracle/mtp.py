@@ -6,7 +6,7 @@ from transformers.masking_utils import create_causal_mask
 
 
 def layers(o):
-    """Returns the options of a model that also has the layers for additional tokens, after its other layers."""
+    """Returns the options of a model that also has the layers for additional tokens after its other layers."""
     more = 1 if o.get("mtp-use-repeated-layer") else o.get("mtp-num-layers", 0)
     freq = o.get("moe-layer-freq")
     return o | {"num-layers": o["num-layers"] + more} | (
@@ -61,7 +61,7 @@ def factor(o):
 
 
 def copies(saved):
-    """Returns the copies of the embedding and of the output layer that files have for each layer of multi-token
+    """Returns the copies of the embedding and the output layer that files contain for each layer of multi-token
     prediction."""
     layers = [name.removesuffix("enorm.weight") for name in saved if name.endswith(".enorm.weight")]
     words = saved.get("model.embed_tokens.weight")  # a model without these layers may use another name

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Writes tests/data/ops.safetensors, the forward and backward results of single operations, computed by PyTorch in
+"""Writes tests/data/ops.safetensors: the forward and backward results of single operations, computed by PyTorch in
 float64.
 
 usage: tools/oracle/ops.py [FILE]
 
 Tensors are named <case>/in/<operand>, <case>/out/<operand> and <case>/grad/<operand>. Operands and shapes are those of
 kernels/ops.def, and <case>/in/d<y> is the gradient of the output y. Float tensors are F64, and positions, ids and
-labels are I64. The metadata entry "cases" is a JSON object. For each case, it has "op" (the name in kernels/ops.def)
-and the attributes (with names as in kernels/attr.h). Optimizers (adamw, sgd) have the input grad [steps, n], and their
-state after every step [steps, n] as outputs. Rotary cases also have in/inv_freq [dim/2], which transformers computes
-from the case's base, dim and scaling."""
+labels are I64. The metadata entry "cases" is a JSON object that contains, for each case, "op" (the name in
+kernels/ops.def) and the attributes (with names as in kernels/attr.h). For optimizers (adamw, sgd), the input is grad
+[steps, n], and the outputs are their state after every step [steps, n]. Rotary cases also have in/inv_freq [dim/2],
+which transformers computes from the case's base, dim and scaling."""
 import json
 import math
 from pathlib import Path
@@ -90,7 +90,7 @@ def activation():
 
 
 def xielu():
-    """The second case has alphas for which softplus is linear, and an eps with an effect."""
+    """The second case has alphas for which softplus is linear, and an eps that has an effect."""
     for case, alpha_p, alpha_n, beta, eps in (("xielu", 0.3, -0.7, 0.5, -1e-6), ("xielu_steep", 21.5, 30.0, 0.3, -0.6)):
         model = XIELUActivation(beta=beta, eps=eps, dtype=torch.float64)
         with torch.no_grad():
@@ -157,8 +157,8 @@ def attention():
 
 
 def padded():
-    """Attention with padding. Queries attend to keys within the length of their sample, either to all of them, or only
-    to keys that are not later than the query."""
+    """Attention with padding. Queries attend to keys within their sample's length: to all of them, or only to keys that
+    are not later than the query."""
     for case, (s, t, g, r, right) in {"attention_padded": (6, 6, 2, 1, -1), "attention_padded_causal": (7, 7, 1, 2, 0),
                                       "attention_padded_cross": (4, 7, 1, 2, -1)}.items():
         b, d, lengths = 3, 4, torch.tensor([t, 1, t // 2])
@@ -176,8 +176,8 @@ def padded():
 
 
 def attention_sink():
-    """A sink is computed as ordinary attention with an additional key, whose value is 0 and whose score is the sink of
-    the head (added through the mask). With the window, some queries attend to no other key."""
+    """A sink is computed as ordinary attention with an additional key. The key's value is 0, and its score is the
+    head's sink (added through the mask). With the window, some queries attend to no other key."""
     for case, (s, g, r, left, right) in {"attention_sink": (7, 2, 3, -1, 0),
                                          "attention_sink_window": (9, 1, 4, 2, -2)}.items():
         b, d = 2, 5
@@ -201,7 +201,7 @@ def buckets_of(distance, buckets, max_distance, bidirectional):
 
 
 def relative_buckets():
-    """Stores the distances at which a bucket begins, and the buckets. They are computed in float32 as in the original
+    """Stores the distances at which buckets begin, and the buckets. They are computed in float32 as in the original
     code, and therefore not inside Float64. In some cases, a distance is exactly on the boundary between two buckets."""
     for buckets, max_distance, bidirectional in ((32, 128, True), (32, 128, False), (64, 1000, True),
                                                  (8, 64, False), (4, 18, False),
@@ -304,7 +304,7 @@ def route():
 
 
 def sparsemixer():
-    """Computes the router of Phi-3.5-MoE in evaluation with the code of transformers, which has two choices."""
+    """Computes Phi-3.5-MoE's router in evaluation mode with transformers' code, which supports only k = 2."""
     from transformers.models.phimoe.modeling_phimoe import sparsemixer as route
     for case, jitter, std in (("route_sparsemixer", 0.2, 1.0), ("route_sparsemixer_narrow", 0.01, 3.0)):
         logits = draw(5, 3, 9, std=std)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes tests/data/parquet: rows of strings in files of Apache Arrow, and the same rows as JSON Lines.
+"""Writes tests/data/parquet: rows of strings in files written by Apache Arrow, and the same rows as JSON Lines.
 
 usage: tools/oracle/parquet_files.py
 
 CODEC-v1.parquet and CODEC-v2.parquet have data pages of version 1 or 2, several row groups with several pages each, and
 a column for each encoding. The column `overflow` begins with a dictionary and continues in encoding PLAIN. rows.jsonl
-has the same rows. A null is a missing key. empty-groups.parquet has these rows, and row groups without rows at the
+contains the same rows. A null is a missing key. empty-groups.parquet has these rows, and row groups without rows at the
 beginning, between others and at the end. The files in empty/ have N row groups without rows."""
 import json
 from pathlib import Path

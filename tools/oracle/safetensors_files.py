@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/data/safetensors: small files of the safetensors library, and a file that the library never writes.
+"""Writes tests/data/safetensors: small files written by the safetensors library, and a file that the library never
+writes.
 
 usage: tools/oracle/safetensors_files.py"""
 import json

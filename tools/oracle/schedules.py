@@ -57,7 +57,7 @@ def values(o, n):
 
 
 def check_upstream(folder, cases):
-    """Compares with the class of Megatron-LM, which imports only a logger from other modules of Megatron-LM."""
+    """Compares with Megatron-LM's class, which imports only a logger from Megatron-LM's other modules."""
     sys.modules |= {name: types.ModuleType(name) for name in ("megatron", "megatron.core", "megatron.core.utils")}
     sys.modules["megatron.core.utils"].log_single_rank = lambda *a, **k: None
     sys.path.append(f"{folder}/megatron/core")

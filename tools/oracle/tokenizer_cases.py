@@ -8,9 +8,9 @@ usage: tools/oracle/tokenizer_cases.py tests/data/tokenizer [FILE...]
 The output is deterministic for given versions of Python (whose pydoc topics are the training text) and tokenizers.
 cases.json contains both versions. A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones,
 {"ids", "decoded"}: text (base64) repeated `times` times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as
-little-endian int32; decoded is base64. "offsets" has the character of the decoded text at which each token begins.
-"spans" has the first and the last character + 1 of the text that each token represents, if the library returns them.
-"regex" has the non-empty pieces into which a pattern splits a text, and states which of them match."""
+little-endian int32; decoded is base64. "offsets" gives the character of the decoded text at which each token begins.
+"spans" gives the first and the last character + 1 of the text that each token represents, if the library returns them.
+"regex" gives the non-empty pieces into which a pattern splits a text, and states which of them match."""
 import base64, json, os, platform, random, tempfile
 from pydoc_data import topics
 
@@ -73,7 +73,7 @@ def llama3():
 
 
 def harmony():
-    """Returns a tokenizer.json like that of GPT-OSS, whose special tokens separate the parts of a conversation."""
+    """Returns a tokenizer.json like that of GPT-OSS, in which special tokens separate the parts of a conversation."""
     tok = byte_level(900, split(Regex(O200K)))
     tok.post_processor = processors.ByteLevel(trim_offsets=True)
     tok.add_special_tokens(["<|startoftext|>", "<|endoftext|>",
@@ -243,7 +243,8 @@ def gpt2_files(folder):
 
 
 def trained(folder):
-    """The library's result of training on tests/data/corpus.txt. isotron train-tokenizer must write the same file."""
+    """The result of training with the library on tests/data/corpus.txt. isotron train-tokenizer must write the same
+    file."""
     with open(f"{folder}/../corpus.txt") as f: text = f.read()
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -315,8 +316,8 @@ def cases(name, theirs, added):
 
 
 def regexes():
-    """Regexes for which Oniguruma and PCRE2 differ or nearly differ, with the pieces, and which of them match (only the
-    matches, if other text is removed)."""
+    """Regexes for which Oniguruma and PCRE2 differ or nearly differ, with the pieces and a note of which match (or only
+    the matches, if other text is removed)."""
     patterns = [r"(?m:a.b)", r"a.b", r"(?=z)", r"x*", r"\w{2,3}+", r"a{2}?", r"a{,2}b", r"a{,}", r"^.", r".$", r"\Ab",
                 r"c\z", r"\bb", r"\Bz", r"[\w-]+", r"[\s-]", r"[a-c-e]", r"(?m)a.b", r"[]a]",
                 r"[^]a]+", r"[\]\[]", r" ?[^(\s|[.,!?\u3002])]+", r"[[ab]x[\s1-3]z]+", r"\p{Han}+", r"\p{^Han}",

@@ -4,11 +4,11 @@ AutoTokenizer for these folders.
 
 usage: tools/oracle/tokenizer_folders.py tests/data/tokenizer
 
-"bases" has the files of vocabularies. A case adds or replaces files of a base: text, JSON, {"copy": FILE of the
+"bases" contains the files of vocabularies. A case adds or replaces files of a base: text, JSON, {"copy": FILE of the
 folder}, {"base64": BYTES}, or null to remove a file. A case has the ids of the base's texts, without and with special
 tokens, and the ids and types of the first two texts as a pair. It also has the length (largest id + 1), the ids that a
 decoder skips as special, and the ids of eos, bos and pad (null if there is none). In a case with "error", transformers
-silently uses another id for a token than a file. Isotron must refuse such a case."""
+silently uses a different id for a token than a file does. Isotron must refuse such a case."""
 import base64, json, os, pathlib, shutil, tempfile
 
 from cli import Command
@@ -198,8 +198,8 @@ def cases(made):
         for second in 0, 1, 2, 3: yield f"stripped space and b {first} {second}", None, spaces(first, second, " b")
     yield "nothing else", "gpt2", {}
     yield "class only", "gpt2", config()
-    # Tokens of added_tokens_decoder: new, in the vocabulary, or already added; with each flag; after a gap; and with an
-    # id that is in use.
+    # Tokens of added_tokens_decoder that are new, in the vocabulary, or already added, that have each flag, that follow
+    # a gap, or that have an id in use.
     yield "decoder", "gpt2", config(added_tokens_decoder={"300": token("<x>"),
                                                           "301": token("<y>", special=False, normalized=True)})
     for flag in "lstrip", "rstrip", "single_word", "normalized": yield f"decoder with {flag}", "gpt2", config(added_tokens_decoder={"300": token("<x>", **{flag: True})})

@@ -3,10 +3,10 @@
 
 usage: tools/oracle/unicode_tables.py tests/data/tokenizer/unicode.json
 
-"matches" has the characters that a regex matches, as pairs (gap since the previous run, length of the run). "word" and
-"space" have the characters that count as a letter next to a single_word token and as a space next to an lstrip token.
-"forms" has a hash (64-bit FNV-1a) for each normalizer and each block of 4096 characters in the planes that have
-characters. The hash covers the normalized texts of `around`, one per line."""
+"matches" contains the characters that a regex matches, as pairs (gap since the previous run, length of the run). "word"
+and "space" contain the characters that count as a letter next to a single_word token and as a space next to an lstrip
+token. "forms" contains a hash (64-bit FNV-1a) for each normalizer and each block of 4096 characters in the planes that
+have characters. The hash covers the normalized texts of `around`, one per line."""
 import json
 from pathlib import Path
 

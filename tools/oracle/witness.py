@@ -1,5 +1,5 @@
 """A second, independent computation of a golden case by the reference trainer of tests/functional/options. It uses
-numpy and float64, without code of PyTorch and Hugging Face.
+numpy and float64, and no code of PyTorch or Hugging Face.
 
 The witness reads only the files of the case. Its agreement with the oracle therefore proves that the oracle computed in
 float64, that it used the weights on disk, and that the options in run.conf describe its model."""
@@ -52,7 +52,7 @@ AHEAD = {"shared_head.norm": "final_layernorm", "enorm": "enorm", "hnorm": "hnor
 
 
 def numbered(tensors, m):
-    """Renames the layers after the decoder's layers, which predict additional tokens."""
+    """Renames the layers that follow the decoder's layers and predict additional tokens."""
     found = {}
     for name, x in tensors.items():
         if name.endswith(("shared_head.head.weight", ".embed_tokens.weight")) and ".layers." in name:

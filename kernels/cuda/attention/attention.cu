@@ -1,5 +1,5 @@
-/* Computes the ops of kernels/cpu/attention.c, with the same formulas, for calls that cuDNN does not support.
- * The kernels in this file handle F64 and F32 with multiply-adds; attention_mma.cu handles 16-bit storage.
+/* Computes the ops of kernels/cpu/attention.c with the same formulas for calls that cuDNN does not support. The kernels
+ * in this file handle F64 and F32 with multiply-adds; attention_mma.cu handles 16-bit storage.
  *
  * The backward pass never adds results of different thread blocks: one pass over tiles of query rows computes
  * dq, and one pass over tiles of keys computes dk and dv. Each pass recomputes the probabilities from lse. A

@@ -1,7 +1,7 @@
-/* Biases (ALiBi or a relative position bias) that depend on the distance between query and key, for Isotron's
- * attention kernels. For each head, the kernels read a table of biases by distance. For a relative position
- * bias, the kernels also read a table of buckets. In the backward pass, the attention kernels sum the score
- * gradients for each row and bucket. The code in this file then sums over rows in a fixed order. */
+/* Biases for Isotron's attention kernels (ALiBi or a relative position bias), which depend on the distance
+ * between query and key. For each head, the kernels read a table of biases by distance. For a relative
+ * position bias, the kernels also read a table of buckets. In the backward pass, the attention kernels sum
+ * the score gradients for each row and bucket. The code in this file then sums over rows in a fixed order. */
 #include "kernels/cuda/attention/flash.cuh"
 
 static RelativeBuckets buckets_of(const Call *c, const Flash &p) {

@@ -186,8 +186,8 @@ static const char *refuse_version(const Cuda *cuda, const AttentionShape *a) {
 }
 
 /* cuDNN's deterministic backward pass also computes the scores outside the window; the nondeterministic pass
- * does not. Without a window, Isotron's kernels are two thirds as fast as cuDNN's. With a window, Isotron's
- * kernels are faster at least if a query attends to a quarter of the keys or less. */
+ * does not. Without a window, Isotron's kernels are two thirds as fast as cuDNN's. With a window, Isotron's kernels are
+ * faster, at least if a query attends to a quarter of the keys or less. */
 static bool is_narrow(const AttentionShape *a) {
     return a->backward && !a->any_order && a->window && 4 * a->window <= a->t;
 }
@@ -219,7 +219,7 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     const char *why = refuse_tensors(&o, a);
     if (!why) why = refuse_mask(at, a);
     a->padded = o.lengths != NULL;
-    /* A padding query might attend to no key, as can happen if there are more queries than keys. */
+    /* A padding query might attend to no key, for example if there are more queries than keys. */
     if (!why && a->padded && (a->window || a->mask == MASK_BOTTOM_RIGHT))
         why = "padded keys with a window or an offset of the mask";
     if (!why) why = refuse_version(cuda_of(c->device), a);

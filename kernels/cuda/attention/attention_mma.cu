@@ -106,7 +106,7 @@ __device__ __forceinline__ void drop(float (&x)[OTHERS / 8][4], uint32_t kept) {
 
 /* ---- a block of rows: for the forward pass and the pass for dq ---- */
 
-/* A block of query rows of one kv group of a sample. Rows begin at row0, and columns of the result begin at
+/* A block of query rows from one kv group of one sample. Rows begin at row0, and columns of the result begin at
  * `first`. With a causal mask, a tile's work grows with its index, so the tiles with the most work start
  * first. */
 struct RowBlock {
@@ -468,7 +468,7 @@ __device__ __forceinline__ void hide_rows(float (&score)[OTHERS / 8][4], const R
         }
 }
 
-/* Processes one warp's 16 keys of a tile of keys with one tile of query rows. The scores are [key,row]. */
+/* Processes one warp's 16 keys in a tile of keys, with one tile of query rows. The scores are [key,row]. */
 template <typename T, int W, int MODE, typename Tile>
 __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, bool hidden, int key0,
                                               int own, uint32_t kept, const uint32_t (&plane)[4], int first,

@@ -133,7 +133,7 @@ __device__ static inline bool is_kept(const Flash &p, uint64_t line, int key) {
 
 /* ---- biases by distance ---- */
 
-/* Returns the index of a row's bias and bucket in the tables, for the key at position 0. */
+/* For the key at position 0, returns the index of a row's bias and bucket in the tables. */
 __device__ static inline int bias_line(const Flash &p, int64_t group, int row) {
     const int64_t first = (group * p.r + row / p.s) * p.distances;
     return (int)(first + p.last_query - slice_position(&p.query, row % p.s));
@@ -198,7 +198,7 @@ void attention_grad_mma(const Call *, const Flash *);
  * of the tables and sums in bytes, or 0 if there is no bias. */
 size_t place_bias(Flash *, DType, bool gradient, char *memory);
 void tabulate_bias(const Call *, const Flash *, const Tensor *bias);
-/* Sums bias_sums over rows, and writes the result to dbias, or adds the result to dbias. */
+/* Sums bias_sums over rows, and writes the result to dbias or adds it. */
 void sum_bias_gradients(const Call *, const Flash *, const Tensor *dbias);
 /* Returns the number of rows per tile in the backward pass. */
 static inline int gradient_tile(DType dtype) { return dtype == F64 ? 32 : 64; }

@@ -268,7 +268,7 @@ static cublasStatus_t start_matmul(const Call *c, const GemmState *s, GemmPlan *
                           out, &p->c, &p->algo.lt, s->workspace, GEMM_WORKSPACE, stream_of(c));
 }
 
-/* Adds the bias to c if c accumulates, else fills c with the bias. The GEMM then adds to c. The type of c
+/* Adds the bias to c if c accumulates; otherwise, fills c with the bias. The GEMM then adds to c. The type of c
  * must have at least 32 bits. */
 static void start_with_bias(const Call *c, const Gemm *g) {
     rows_plus_bias(stream_of(c), (DType)g->c->dtype, accumulates(g->c) ? g->c->data : NULL, g->bias->data,
@@ -378,7 +378,7 @@ static void grow(GemmState *s) {
     free(old);
 }
 
-/* Returns the plan for the GEMM, which is created if it does not exist yet. */
+/* Returns the plan for the GEMM, and creates the plan if it does not exist yet. */
 static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
     const GemmKey key = key_of(s, g);
     GemmPlan **found = place(s, &key);

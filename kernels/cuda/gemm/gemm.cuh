@@ -33,8 +33,8 @@ typedef struct Gemm {
 } Gemm;
 
 void gemm_run(const Call *, const Gemm *);
-/* Chooses the algorithm for gemm_run, by measurement if the GEMM is large. The operands need not have memory. Returns
- * how many bytes of scratch memory gemm_run needs. */
+/* Chooses the algorithm for gemm_run. If the GEMM is large, the algorithms are measured. The operands need not have
+ * memory. Returns how many bytes of scratch memory gemm_run needs. */
 size_t gemm_plan(const Call *, const Gemm *);
 
 /* gemm_narrow.cu: linear layers with few outputs, in a fixed order. */

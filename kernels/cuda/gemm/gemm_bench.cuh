@@ -21,8 +21,8 @@ typedef struct GemmBench {
     char *memory; /* the sets, followed by the fingerprint of the results, then the scales */
 } GemmBench;
 
-/* Allocates sets of operands, or fewer sets if there is little memory. The operands of Gemm therefore need no
- * memory. Returns false if there is not enough memory for one set. */
+/* Allocates sets of operands, but fewer if there is little memory. The operands of Gemm therefore need no memory.
+ * Returns false if there is not enough memory for one set. */
 bool gemm_bench_open(GemmBench *, const Device *, const GemmState *, const GemmPlan *, const Gemm *);
 void gemm_bench_close(GemmBench *);
 /* Selects the algorithm for the next runs. */

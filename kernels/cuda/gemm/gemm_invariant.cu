@@ -1,7 +1,7 @@
 /* Computes GEMMs of 16-bit matrices, y = x w^T + bias, on sm_90a tensor cores. Results do not depend on the
- * number of rows: for any tile size, every element is computed by one chain of wgmma instructions, each of
- * which adds 16 terms, in order. Separate warps copy slices of x and slices of w to shared memory, so that
- * steady weights can be copied before the previous kernel ends. */
+ * number of rows: for any tile size, every element is computed by one chain of wgmma instructions that add 16
+ * terms each, in order. Separate warps copy slices of x and slices of w to shared memory, so that steady
+ * weights can be copied before the previous kernel ends. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 #include "kernels/cuda/gemm/row_tiles.cuh"
 

@@ -3,8 +3,9 @@
 #include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/mma.cuh"
 
-/* A block computes dw or dx for V adjacent columns per thread, and STEP or ROWS rows of dy at a time. A block computes y
- * for LINES rows, and reads slices of SLICE bytes per row. MOST is the largest number of outputs, and FEW for y. */
+/* For dw and dx, a block computes V adjacent columns per thread, and processes STEP or ROWS rows of dy at a time. For
+ * y, a block computes LINES rows, and reads slices of SLICE bytes per row. The largest number of outputs is FEW for y,
+ * and MOST for dx and dw. */
 enum { V = 4, THREADS = 128, STEP = 32, ROWS = 8, SLICE = 128, LINES = 64, STAGES = 3, FEW = 16, MOST = 512 };
 enum { MOST_BYTES = 32 << 20 /* of scratch memory for chunks */ };
 
@@ -73,8 +74,8 @@ static __global__ void __launch_bounds__(2 * LINES)
             y[(first + line) * m + output + i] = bias.data ? sum[i] + bias.get<float>(output + i) : sum[i];
 }
 
-/* Adds the products of rows [each * blockIdx.y, each * (blockIdx.y + 1)) for COUNT rows of dw [m,n]. The sums are written
- * to `partial` [gridDim.y,m,n], or to dw if there is one chunk. */
+/* Sums the products of a chunk for COUNT rows of dw [m,n]. Chunk blockIdx.y consists of `each` rows of x and dy. The
+ * sums are written to `partial` [gridDim.y,m,n], or to dw if there is one chunk. */
 template <typename T, int COUNT>
 static __global__ void __launch_bounds__(THREADS)
     dw_of_chunk(const float *dy, const T *x, float *partial, Cells dw, bool add, int64_t rows, int64_t m,

@@ -111,7 +111,7 @@ static void keep_best(Candidate *all, int n, Entry entry) {
     for (int i = 0; i < n; i++) all[i].finalist &= chosen[i];
 }
 
-/* Keeps the GPU busy until the GPU is hot, for a shorter time if it is still hot from the previous GEMM. */
+/* Keeps the GPU busy until it is hot. This takes less time if the GPU is still hot from the previous GEMM. */
 static void heat(GemmBench *b, const GemmState *s, const Candidate *by) {
     const bool hot = s->hot_ns && (double)(clock_ns() - s->hot_ns) < IDLE_S * 1e9;
     gemm_bench_take(b, &by->algo);

@@ -1,4 +1,4 @@
-/* Computes the op of kernels/cpu/linear_heads.c, in a fixed order of summation (ordered_gemm.cuh). Generation
+/* Computes the op of kernels/cpu/linear_heads.c in a fixed order of summation (ordered_gemm.cuh). Generation
  * has few rows, so reading the weights takes most of the time. A tile consists of 64 outputs for each of 16
  * rows. y is written. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"

@@ -9,7 +9,7 @@
 /* A tile has 64 * GROUPS rows and N columns. A slice consists of DEPTH lines (of 128 bytes) of each row of w,
  * and X_PER_W times as many lines of each row of x. BLOCKS is the number of blocks that run concurrently on
  * each multiprocessor. If EIGHT is true, x has at most eight rows. Shared memory then contains only eight rows,
- * and wgmma reads them again as the tile's remaining rows, whose sums are not stored. */
+ * and wgmma reads them again as the tile's remaining rows. The sums of these rows are not stored. */
 template <int GROUPS_, int N_, int DEPTH_, int STAGES_, int BLOCKS_, bool EIGHT_ = false, int X_PER_W = 1>
 struct Shape {
     static constexpr int GROUPS = GROUPS_, N = N_, DEPTH = DEPTH_, STAGES = STAGES_, BLOCKS = BLOCKS_,

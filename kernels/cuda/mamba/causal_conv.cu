@@ -1,5 +1,5 @@
 /* Computes the ops of kernels/cpu/causal_conv.c, which contains the formulas. A thread computes an element, and
- * recomputes the values before the activation that it needs. */
+ * recomputes the pre-activation values that it needs. */
 #include "kernels/cuda/mamba/mamba.cuh"
 
 template <typename T> struct Conv {

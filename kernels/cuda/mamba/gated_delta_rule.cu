@@ -1,4 +1,4 @@
-/* Computes op gated_delta_rule of kernels/cpu/gated_delta_rule.c, which contains the formulas. */
+/* Computes the op gated_delta_rule of kernels/cpu/gated_delta_rule.c, which contains the formulas. */
 #include "kernels/cuda/mamba/gated_delta_rule.cuh"
 
 extern "C" size_t cuda_plans_gated_delta_rule(const Call *c) {

@@ -1,6 +1,6 @@
 /* The operands of the gated delta rule, and the kernels that its forward and backward passes share.
  * kernels/cpu/gated_delta_rule.c contains the formulas. The triangular systems of all chunks are inverted first. Then
- * a block computes some columns of v for one value head, chunk by chunk, because columns are independent. */
+ * a block computes some columns of v for one value head, chunk by chunk; columns are independent. */
 #pragma once
 
 #include "kernels/cuda/mamba/mamba.cuh"
@@ -16,7 +16,7 @@ template <typename T> struct Rule {
     bool normalize;
     R eps;
     R *rows_q, *rows_k;      /* [b,hk,s,d]: the normalized rows */
-    R *qk, *kk;              /* [b,hk,s,q]: row i holds q[i].k[j] and k[i].k[j] for the j <= i of its chunk */
+    R *qk, *kk;              /* [b,hk,s,q]: row i holds q[i].k[j] and k[i].k[j] for j <= i in its chunk */
     R *decays, *kept, *beta; /* [b,hv,s]: a, p and beta */
     R *pairs, *inverse;      /* [b,hv,s,q]: L, and the inverse of the triangular matrix */
 
@@ -49,7 +49,7 @@ template <typename T> struct Rule {
     }
 };
 
-/* The sizes, as numbers of elements, of the scratch memory. */
+/* The sizes of the parts of the scratch memory, in elements. */
 struct RuleSizes {
     int64_t rows, products, gates, pairs, states, values, sums; /* one array of each */
     size_t element;
@@ -71,7 +71,8 @@ static inline int64_t shared_scratch(const RuleSizes &z) {
     return 2 * z.rows + 2 * z.products + 3 * z.gates + 2 * z.pairs;
 }
 
-/* The shared memory of a block that computes `tile` columns: of the state, and two rows per position of a chunk. */
+/* Returns the shared memory of a block in bytes: `tile` columns of the state, and of two rows per position of a
+ * chunk. */
 template <typename T> static size_t tile_bytes(const Rule<T> &o) {
     return (size_t)((o.d + 2 * o.q) * o.tile) * sizeof(Real<T>);
 }
@@ -111,7 +112,7 @@ __device__ __forceinline__ Real<T> row_scale(const Rule<T> &o, const T *x, Real<
     return o.normalize ? 1 / sqrt(block_sum(sum, room) + o.eps) : (R)1;
 }
 
-/* A block normalizes the rows of q and k of a key head at a position. */
+/* A block normalizes a key head's rows of q and k at one position. */
 template <typename T> static __global__ void __launch_bounds__(THREADS) rule_rows(Rule<T> o) {
     typedef Real<T> R;
     __shared__ R room[32];
@@ -138,7 +139,7 @@ template <typename T> static __global__ void rule_products(Rule<T> o) {
     }
 }
 
-/* A thread computes a, p and beta of a value head in a chunk. */
+/* A thread computes a, p and beta for a value head in one chunk. */
 template <typename T> static __global__ void rule_gates(Rule<T> o) {
     typedef Real<T> R;
     GRID_LOOP(e, o.b * o.hv * o.chunks) {
@@ -155,7 +156,7 @@ template <typename T> static __global__ void rule_gates(Rule<T> o) {
     }
 }
 
-/* A thread computes a column of L and of the inverse X of the triangular matrix of a value head in a chunk:
+/* For a value head in one chunk, a thread computes a column of L, and one of the inverse X of the triangular matrix:
  * X[j,j] = 1, X[i,j] = - sum over j <= m < i of L[i,m] (k[i].k[m]) beta[m] X[m,j]. */
 template <typename T> static __global__ void rule_inverses(Rule<T> o) {
     typedef Real<T> R;

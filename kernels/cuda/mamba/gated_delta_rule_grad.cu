@@ -1,5 +1,6 @@
-/* Computes op gated_delta_rule_grad of kernels/cpu/gated_delta_rule.c, which contains the formulas. After the states
- * and their gradients, separate kernels compute the gradients of v, of q and k, and of the gates and parameters. */
+/* Computes the op gated_delta_rule_grad of kernels/cpu/gated_delta_rule.c, which contains the formulas. After the
+ * states and their gradients, separate kernels compute the gradients of v, of q and k, and of the gates and
+ * parameters. */
 #include "kernels/cuda/mamba/gated_delta_rule.cuh"
 
 template <typename T> struct Grads {
@@ -28,7 +29,7 @@ __device__ __forceinline__ R dot_of(const A *a, const B *b, int64_t n) {
     return sum;
 }
 
-/* A block computes du of `tile` columns of a value head, chunk by chunk in reverse order. */
+/* A block computes du for `tile` columns of a value head, chunk by chunk in reverse order. */
 template <typename T> static __global__ void __launch_bounds__(THREADS) rule_reverse(Rule<T> o, Grads<T> g) {
     typedef Real<T> R;
     extern __shared__ __align__(16) unsigned char shared[];
@@ -111,7 +112,7 @@ template <typename T> static __global__ void product_grads(Rule<T> o, Grads<T> g
     }
 }
 
-/* Sets element m of the gradients of the normalized rows of q and k at position t. */
+/* Sets element m of the gradients of the normalized q and k rows at position t. */
 template <typename T>
 __device__ void row_grads(const Rule<T> &o, const Grads<T> &g, int64_t sample, int64_t key, int64_t t,
                           int64_t m, Real<T> *dq, Real<T> *dk) {
@@ -153,7 +154,7 @@ __device__ void put_row(const Rule<T> &o, const T *x, Real<T> factor, const Real
         put(dx + m, factor * scale * (d[m] - along * to_real<R>(x[m])), add);
 }
 
-/* A block computes the gradients of q and k of a key head at a position. */
+/* A block computes the gradients of q and k for a key head at one position. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) query_key_grads(Rule<T> o, Grads<T> g, T *dqkv, bool add) {
     typedef Real<T> R;
@@ -225,7 +226,7 @@ template <typename T> struct GateGrads {
     bool add_alpha, add_beta;
 };
 
-/* A block computes the gradients of the gates of a value head in a chunk, and the sums for the parameters. */
+/* A block computes the gradients of a value head's gates in one chunk, and the sums for the parameters. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) gate_grads(Rule<T> o, Grads<T> g, GateGrads<T> out) {
     typedef Real<T> R;

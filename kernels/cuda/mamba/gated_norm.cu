@@ -1,4 +1,4 @@
-/* Computes the ops of kernels/cpu/gated_norm.c, which contains the formulas. A block computes a group of a row. */
+/* Computes the ops of kernels/cpu/gated_norm.c, which contains the formulas. A block computes one group of a row. */
 #include "kernels/cuda/mamba/mamba.cuh"
 
 template <typename T> struct Groups {

@@ -1,4 +1,4 @@
-/* Computes op ssd_scan of kernels/cpu/ssd_scan.c, which contains the formulas. The states before all chunks are
+/* Computes the op ssd_scan of kernels/cpu/ssd_scan.c, which contains the formulas. The states before all chunks are
  * computed first; a thread then computes an element of y. */
 #include "kernels/cuda/mamba/ssd_scan.cuh"
 

@@ -13,7 +13,7 @@ template <typename T> struct Scan {
     int64_t dt_s, dt_b;                         /* strides of dt */
     R least, most;
     R *delta, *sum; /* [b,h,s]: delta and c */
-    R *scores;      /* [b,g,s,q]: row i holds C[i].B[j] for the j <= i of the chunk of i */
+    R *scores;      /* [b,g,s,q]: row i holds C[i].B[j] for each j <= i in the chunk of i */
     R *states;      /* [b,h,chunks,p,n]: the states before the chunks */
 
     __device__ __forceinline__ int64_t group_of(int64_t head) const { return head / (h / g); }
@@ -33,7 +33,7 @@ template <typename T> struct Scan {
     __device__ __forceinline__ int64_t chunk_last(int64_t t) const {
         return least_of(chunk_first(t) + q, s) - 1;
     }
-    /* Returns the first position of the chunk of t that is in the document of t. */
+    /* Returns the first position in t's chunk that is in t's document. */
     __device__ __forceinline__ int64_t first_of(int64_t sample, int64_t t) const {
         const int64_t begin = start_of(sample, t), first = chunk_first(t);
         return begin > first ? begin : first;
@@ -58,7 +58,7 @@ template <typename T> struct Scan {
     __device__ __forceinline__ R decay_from_start(int64_t sample, int64_t head, int64_t t) const {
         return exp(sum[at(sample, head, t)]);
     }
-    /* Returns the factor by which a chunk, whose last position is `last`, multiplies the state. */
+    /* Returns the factor by which the chunk that ends at position `last` multiplies the state. */
     __device__ __forceinline__ R kept(int64_t sample, int64_t head, int64_t last) const {
         return carries(sample, last) ? decay_from_start(sample, head, last) : (R)0;
     }
@@ -86,7 +86,7 @@ static Scan<T> scan_of(const ScanAttr *a, Tensor *const *in, void *scratch, Real
     return o;
 }
 
-/* The sizes, as numbers of elements, of the scratch memory. */
+/* The sizes of the parts of the scratch memory, in elements. */
 struct ScanSizes {
     int64_t steps, scores, states, sums; /* one of each; sums: partial sums of the parameters' gradients */
     size_t element;
@@ -98,7 +98,7 @@ static inline ScanSizes scan_sizes(const ScanAttr *a, Tensor *const *in) {
             3 * b * h * chunks, x->dtype == F64 ? sizeof(double) : sizeof(float)};
 }
 
-/* A thread computes delta and c of a head in a chunk. */
+/* A thread computes delta and c for a head in one chunk. */
 template <typename T> static __global__ void scan_steps(Scan<T> o) {
     typedef Real<T> R;
     GRID_LOOP(e, o.b * o.h * o.chunks) {
@@ -146,8 +146,8 @@ template <typename T> static __global__ void chunk_states(Scan<T> o) {
     }
 }
 
-/* Replaces what each chunk adds, in order (or in reverse), by the state before the chunk (or the gradient of the state
- * after it). */
+/* Replaces what each chunk adds with the state before the chunk or, in reverse order, with the gradient of the state
+ * after it. */
 template <typename T> static __global__ void pass_states(Scan<T> o, Real<T> *states, bool reverse) {
     typedef Real<T> R;
     const int64_t size = o.p * o.n;

@@ -1,4 +1,4 @@
-/* Computes op ssd_scan_grad of kernels/cpu/ssd_scan.c, which contains the formulas. After the states and their
+/* Computes the op ssd_scan_grad of kernels/cpu/ssd_scan.c, which contains the formulas. After the states and their
  * gradients, separate kernels compute the gradients of x, of B and C, and of the steps and parameters. */
 #include "kernels/cuda/mamba/ssd_scan.cuh"
 
@@ -56,7 +56,7 @@ template <typename T> static __global__ void pair_sums(Scan<T> o, Grads<T> g) {
     }
 }
 
-/* A block computes x.u, and dx if it is not NULL, for a head of a position. */
+/* A block computes x.u and, unless it is NULL, dx for a head at one position. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) input_grad(Scan<T> o, Grads<T> g, T *dx, bool add) {
     typedef Real<T> R;
@@ -88,7 +88,7 @@ static __global__ void __launch_bounds__(THREADS) input_grad(Scan<T> o, Grads<T>
     }
 }
 
-/* A thread computes an element of the gradients of B and of C. */
+/* A thread computes one element of the gradient of B, and one of the gradient of C. */
 template <typename T> static __global__ void group_grads(Scan<T> o, Grads<T> g, T *dx, bool add) {
     typedef Real<T> R;
     GRID_LOOP(e, o.s * o.b * o.g * o.n) {
@@ -173,7 +173,7 @@ __device__ void decay_grads(const Scan<T> &o, const Grads<T> &g, int64_t sample,
     __syncthreads();
 }
 
-/* A block computes the gradients of the steps of a head in a chunk, and the sums for the parameters. */
+/* A block computes the gradients of a head's steps in one chunk, and the sums for the parameters. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) step_grads(Scan<T> o, Grads<T> g, StepGrads<T> out) {
     typedef Real<T> R;

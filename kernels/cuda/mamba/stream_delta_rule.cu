@@ -1,5 +1,5 @@
-/* Computes the op of kernels/cpu/stream_delta_rule.c, which describes it. A thread computes a column of a value head for
- * all tokens of a request, because columns are independent. */
+/* Computes the op of kernels/cpu/stream_delta_rule.c, which describes it. A thread computes a column of a value head
+ * for all tokens of a request; columns are independent. */
 #include "kernels/cuda/mamba/mamba.cuh"
 
 template <typename T> struct Stream {

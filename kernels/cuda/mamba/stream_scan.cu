@@ -16,7 +16,7 @@ template <typename T> struct Stream {
         while (n < k && t >= n && slot[t - n] == slot[t]) n++;
         return n;
     }
-    /* Returns the input `back` tokens before token t, of whose request `n` tokens are in the stream up to t. */
+    /* Returns the input `back` tokens before token t. The stream contains `n` tokens of the request up to t. */
     __device__ R input(int64_t t, int64_t n, int64_t back, int64_t j) const {
         if (back < n) return to_real<R>(x[(t - back) * along + j]);
         return states[(slot[t] * (k - 1) + k - 2 - (back - n)) * c + j];
@@ -74,7 +74,7 @@ template <typename T> struct Heads {
     R least, most;
 };
 
-/* A warp computes an element of a head for all tokens of a request. Its lanes share a row of the state. */
+/* A warp computes an element of a head for all tokens of a request. A warp's lanes share a row of the state. */
 template <typename T> static __global__ void scanned(Heads<T> o, T *y) {
     typedef Real<T> R;
     const int64_t lane = threadIdx.x % 32, step = (int64_t)gridDim.x * blockDim.x / 32;

@@ -115,7 +115,7 @@ void hf_put_around(Tokenizer *t, int32_t before, int32_t after) {
 
 void hf_split_special(Tokenizer *t) { ((Hf *)t->impl)->splits_special = true; }
 
-/* The state of encoding one text. added_split calls encode_raw and encode_normalized for each stretch of text. */
+/* The state while one text is encoded. added_split calls encode_raw and encode_normalized for each stretch of text. */
 typedef struct Encoding {
     const Hf *h;
     unsigned flags;

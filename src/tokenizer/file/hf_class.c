@@ -271,7 +271,7 @@ static const char AS_IT_IS[] =
     "minimax_m2,ministral,ministral3,mistral,mistral3,mistral_large4,mixtral,modernbert,"
     "modernbert-decoder,molmo,molmo2,nemotron,nystromformer,olmo2,olmo3,olmo_hybrid,opencua,persimmon,"
     "phi3,phi3_v,phimoe,pixtral,smolvlm,stablelm,umt5,vipllava,voxtral,xlm-roberta-xl";
-/* Model types that imply a class, which takes precedence over the class that tokenizer_config.json names. */
+/* Model types that imply a class. This class takes precedence over the class that tokenizer_config.json names. */
 static const char WRONG_CLASS[] = "qwen2";
 /* Classes that replace parts of a tokenizer.json and are not supported. */
 static const char OTHERS[] =
@@ -361,7 +361,7 @@ static void set_defaults(const HfClass *class, HfConfig *c) {
     }
 }
 
-/* Returns the charsmap of a Precompiled normalizer, which may be part of a Sequence, or NULL if there is none. */
+/* Returns the charsmap of a Precompiled normalizer (which may be part of a Sequence), or NULL if there is none. */
 static json_t *charsmap_of(const json_t *normalizer) {
     const json_t *list = json_object_get(normalizer, "normalizers");
     json_t *found = json_object_get(normalizer, "precompiled_charsmap");

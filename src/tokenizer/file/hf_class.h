@@ -40,5 +40,5 @@ Err hf_class_build(const HfClass *, HfConfig *, const json_t *root, json_t **out
 bool hf_class_flag(const HfConfig *, const char *key, bool fallback);
 /* Like hf_class_flag, but returns false if the value is null. */
 bool hf_class_flag_or_null(const HfConfig *, const char *key, bool fallback);
-/* Returns the number of tokens <extra_id_0>, <extra_id_1>, ... of a T5 tokenizer. */
+/* Returns how many tokens <extra_id_0>, <extra_id_1>, ... a T5 tokenizer has. */
 int hf_class_sentinels(const HfConfig *);

@@ -1,6 +1,6 @@
-/* Reads the files, in the folder of a Hugging Face vocabulary, that name and add tokens: tokenizer_config.json
- * and, if it has no "added_tokens_decoder", special_tokens_map.json and added_tokens.json. Source:
- * AutoTokenizer of transformers 5.24 (tokenization_utils_base.py, tokenization_utils_tokenizers.py). */
+/* Reads the files that name and add tokens in the folder of a Hugging Face vocabulary: tokenizer_config.json and, if it
+ * has no "added_tokens_decoder", special_tokens_map.json and added_tokens.json. Source: AutoTokenizer of transformers
+ * 5.24 (tokenization_utils_base.py, tokenization_utils_tokenizers.py). */
 #pragma once
 
 #include <jansson.h>

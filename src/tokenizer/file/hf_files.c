@@ -40,7 +40,7 @@ Err hf_files_bpe(const char *vocab_path, const char *merges_path, json_t **root)
     return e;
 }
 
-/* Reads one token per line. A token's id is its line's number, counted from 0. */
+/* Reads one token per line. A token's id is its line number, counted from 0. */
 static Err read_vocab(const char *path, json_t *vocab) {
     Str text = {0};
     Err e = text_read(path, &text);
@@ -236,8 +236,7 @@ static json_t *whole(const SpmModel *m, const HfConfig *c) {
     return made;
 }
 
-/* Replaces the text of each special piece by the text that tokenizer_config.json declares for the piece's
- * id. */
+/* Replaces the text of each special piece with the text that tokenizer_config.json declares for the piece's id. */
 static void rename_pieces(const SpmModel *m, const HfConfig *c, json_t *vocab) {
     const char *text;
     json_t *token;

@@ -110,8 +110,8 @@ static json_t *template_of(const Tokenizer *t, const HfClass *class, const int32
                      "special_tokens", p.tokens);
 }
 
-/* Returns whether the files can be copied unchanged, because transformers would choose the same class for the
- * files next to a model of type export_type. */
+/* Returns whether the files can be copied unchanged. They can if transformers would choose the same class for
+ * them next to a model of type export_type. */
 static bool can_copy(const Opening *o) {
     const HfClass *class = NULL;
     HfConfig exported = o->config;

@@ -149,8 +149,8 @@ static bool is_padding(const HfConfig *c, const char *text) {
     return !strcmp(text, named ? named : "<pad>");
 }
 
-/* Returns an error if Hugging Face files in the model's folder contradict the model, which is the only file
- * that is read. */
+/* Returns an error if Hugging Face files in the model's folder contradict the model. The tokenizer type ignores these
+ * files. */
 static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
     static const char REMEDY[] = "use --tokenizer-type HuggingFaceTokenizer, which reads these files, or "
                                  "move the model to another folder";
@@ -188,7 +188,7 @@ static Err open_spm(const TokenizerConfig *c, Tokenizer *t) {
     return e.code ? e : check_neighbours(c, t);
 }
 
-/* Normalizes the start of the text: replaces the first *bytes bytes by the *to_n bytes at *to. */
+/* Normalizes the start of the text: replaces the first *bytes bytes with the *to_n bytes at *to. */
 static void normalize_prefix(const SpmNormalizer *z, const Trie *user, const char *text, size_t n,
                              size_t *bytes, const char **to, size_t *to_n) {
     int32_t node = TRIE_ROOT;

@@ -1,4 +1,4 @@
-/* Reads a SentencePiece .model file, a ModelProto message of Protocol Buffers, without the SentencePiece
+/* Reads a SentencePiece .model file (a Protocol Buffers message of type ModelProto) without the SentencePiece
  * library. Source: sentencepiece/src/sentencepiece_model.proto, model_interface.cc. */
 #pragma once
 

@@ -53,7 +53,7 @@ static Err add_token(Vocab *v, const char *base64, size_t n, int64_t rank, int64
     return e;
 }
 
-/* Adds the first `most` entries of the list, with consecutive ids from `first` on. */
+/* Adds the first `most` entries of the list with consecutive ids, beginning with `first`. */
 static Err read_list(const json_t *list, int64_t first, int64_t most, Vocab *v) {
     Err e = json_is_array(list) ? ERR_OK : err_user("the file must be a list of tokens");
     for (size_t i = 0; i < json_array_size(list) && (int64_t)i < most && !e.code; i++) {
@@ -181,8 +181,8 @@ bool tekken_is(const json_t *file) {
            json_is_array(json_object_get(file, "vocab"));
 }
 
-/* Lists *count = config.default_num_special_tokens special tokens: the file's special tokens by rank, then
- * numbered tokens. */
+/* Lists *count special tokens: the file's special tokens by rank, then numbered tokens. *count becomes
+ * config.default_num_special_tokens if it is set, and otherwise the number of the file's special tokens. */
 static Err tekken_special(const json_t *file, const json_t *config, json_t *special, int64_t *count) {
     const json_t *list;
     ERR_RETURN(field_array(file, "tekken", "special_tokens", &list));

@@ -1,5 +1,5 @@
 /* The "decoder" of a tokenizer.json: ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, WordPiece and Sequence.
- * A decoder converts a list of token texts to one text. Source: tokenizers/src/decoders. */
+ * A decoder turns a list of token strings into one text. Source: tokenizers/src/decoders. */
 #pragma once
 
 #include <jansson.h>
@@ -26,7 +26,7 @@ void texts_free(Texts *);
 Err decoder_load(const json_t *, Decoder **out);
 void decoder_free(Decoder *);
 
-/* Returns whether the decoded text is the concatenation of the tokens' texts. */
+/* Returns whether decoding only concatenates the token strings. */
 bool decoder_joins_bytes(const Decoder *);
 
 /* Appends the decoded text to `out`, and overwrites `tokens`. ByteLevel returns bytes unchanged, whereas the

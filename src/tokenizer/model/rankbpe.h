@@ -1,7 +1,6 @@
-/* Byte-pair encoding as in tiktoken and SentencePiece, whose models contain no list of merges. Two adjacent
- * parts merge if their concatenated text is a token. The pair with the lowest rank merges first and, among
- * pairs with equal ranks, the leftmost pair. Source: tiktoken/src/lib.rs, byte_pair_merge;
- * sentencepiece/src/bpe_model.cc. */
+/* Byte-pair encoding as in tiktoken and SentencePiece: the models contain no list of merges. Two adjacent parts merge
+ * if their concatenated text is a token. The pair with the lowest rank merges first and, among pairs with equal ranks,
+ * the leftmost pair. Source: tiktoken/src/lib.rs, byte_pair_merge; sentencepiece/src/bpe_model.cc. */
 #pragma once
 
 #include <stdbool.h>

@@ -21,7 +21,7 @@ Err unigram_load(const json_t *model, Unigram **out);
 Unigram *unigram_new(const Vocab *vocab, int32_t unk, double unk_score);
 /* Allows the token `id` in segmentations, and sets its score. */
 void unigram_use(Unigram *, int32_t id, double score);
-/* Makes the encoder replace unknown text by the byte tokens <0x00> ... <0xFF>. If a byte's token is missing,
+/* Makes the encoder replace unknown text with the byte tokens <0x00> ... <0xFF>. If a byte's token is missing,
  * the text remains unknown. */
 void unigram_use_bytes(Unigram *);
 void unigram_free(Unigram *); /* NULL is fine */

@@ -1,4 +1,4 @@
-/* The hash table uses open addressing, and XXH3 as the hash of a text. All texts are in one buffer. */
+/* The hash table uses open addressing, and hashes texts with XXH3. All texts are in one buffer. */
 #include "tokenizer/model/vocab.h"
 
 #include <stdlib.h>

@@ -9,9 +9,9 @@
 
 #include "base/err.h"
 
-/* Reads a JSON file. The caller must release the result with json_decref. Real numbers have the same values as
- * if serde_json read them (serde_number.h). Returns an error if the file is unreadable, malformed, or nested
- * too deeply, or if it has duplicate keys. */
+/* Reads a JSON file. The caller must release the result with json_decref. Real numbers have the values that serde_json
+ * would read (serde_number.h). Returns an error if the file is unreadable, malformed, or nested too deeply, or if it
+ * has duplicate keys. */
 Err json_file(const char *path, json_t **out);
 
 Err field_bool(const json_t *object, const char *where, const char *key, bool fallback, bool *out);

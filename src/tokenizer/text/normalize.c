@@ -226,10 +226,10 @@ static void strip(const Step *step, View v, Aligned *out) {
     aligned_add(out, view_slice(v, begin, end));
 }
 
-/* If a rule of the charsmap matches the start of a part, replaces the whole part by the result of the shortest
- * such rule. Otherwise, returns false. The new characters replace the old characters one by one, and surplus
- * new characters are inserted. If there are fewer new characters than old ones, the last new character replaces
- * all remaining old characters. */
+/* If a rule of the charsmap matches the start of a part, replaces the whole part with the result of the shortest such
+ * rule. Otherwise, returns false. The new characters replace the old characters one by one, and surplus new characters
+ * are inserted. If there are fewer new characters than old ones, the last new character replaces all remaining old
+ * characters. */
 static bool map_part(const Charsmap *m, const char *part, size_t n, Edit *e) {
     const char *to;
     size_t to_n;

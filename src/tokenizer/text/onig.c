@@ -11,8 +11,8 @@
 
 #include "base/utf8.h"
 
-/* Oniguruma's \w matches more characters than PCRE2's \w. Outside classes, Oniguruma's \w also matches six
- * superscripts and fractions of Latin-1. Oniguruma's \s does not match U+180E, unlike PCRE2's \s. */
+/* Oniguruma's \w matches more characters than PCRE2's \w. Outside classes, Oniguruma's \w also matches six Latin-1
+ * superscripts and fractions. Oniguruma's \s does not match U+180E, unlike PCRE2's \s. */
 #define CLASS_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD       CLASS_WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 #define SPACE      "\\p{White_Space}"

@@ -6,8 +6,7 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* Returns the number of bytes that an error message prints of an n-byte pattern. The pattern need not be
- * NUL-terminated. */
+/* Returns how many bytes of an n-byte pattern an error message prints. The pattern need not be NUL-terminated. */
 static inline int onig_shown(size_t n) { return n < 200 ? (int)n : 200; }
 
 /* Appends the PCRE2 pattern (for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE). Returns an error for syntax that has no

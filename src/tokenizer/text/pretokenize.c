@@ -46,7 +46,7 @@ static const char GPT2[] =
 /* the regex crate's \w, which only the pre-tokenizer Whitespace uses */
 #define RUST_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\u200C\\u200D"
 
-/* Returns whether the byte is a printable Latin-1 character, which represents itself. The other 68 bytes are
+/* Returns whether the byte is a printable Latin-1 character. Such a byte represents itself. The other 68 bytes are
  * represented by U+0100, U+0101, ... in order. */
 static bool spells_itself(uint32_t b) {
     return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xFF && b != 0xAD);
@@ -258,8 +258,8 @@ typedef struct Run {
     Err err;
 } Run;
 
-/* Replaces blanks by metaspace, and may prepend a metaspace. With FIRST, a metaspace is prepended only at the
- * start of the original text. */
+/* Replaces blanks with metaspaces, and may prepend a metaspace. With FIRST, a metaspace is prepended only at the start
+ * of the original text. */
 static void metaspace(const Step *step, View v, Aligned *out) {
     const Str *meta = &step->meta;
     const bool has = *v.text == ' ' || (v.n >= meta->len && !memcmp(v.text, meta->s, meta->len));

@@ -1,8 +1,8 @@
 /* The "pre_tokenizer" of a tokenizer.json: BertPreTokenizer, Split, ByteLevel, Digits, Metaspace, Punctuation,
- * Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence. Each type consists of one or more steps:
- * prepending a blank, splitting the text, representing bytes by characters, and replacing blanks by metaspace.
- * Each piece passes through all steps before the next piece is split off, so no list of all pieces is stored.
- * Source: tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py (byte spelling). */
+ * Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence. Each type consists of one or more steps: prepending a
+ * blank, splitting the text, representing bytes by characters, and replacing blanks with metaspaces. Each piece passes
+ * through all steps before the next piece is split off, so no list of all pieces is stored. Source:
+ * tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py (byte spelling). */
 #pragma once
 
 #include <jansson.h>
@@ -24,10 +24,10 @@ void pretokenizer_free(PreTokenizer *);
 PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);
 void pretokenizer_work_free(PreTokenizerWork *);
 
-/* Returns true if the pieces depend on the text's origins, because a Metaspace adds its prefix only at the
- * start of the original text. */
+/* Returns true if the pieces depend on the text's origins, as they do if a Metaspace adds its prefix only at the start
+ * of the original text. */
 bool pretokenizer_needs_origins(const PreTokenizer *);
-/* Calls fn for each non-empty piece, in order. Returns an error only if a regex search fails. */
+/* Calls fn for each non-empty piece in order. Returns an error only if a regex search fails. */
 typedef void PieceFn(void *arg, View piece);
 Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, View text, PieceFn *fn, void *arg);
 

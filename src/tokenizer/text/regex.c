@@ -94,8 +94,8 @@ void spans_add(Spans *s, size_t begin, size_t end, bool match) {
     s->v[s->n++] = (Span){begin, end, match};
 }
 
-/* Replaces characters that PCRE2's tables may lack by older characters of the same class and length, and
- * returns the text. */
+/* Replaces characters that PCRE2's tables may lack with older characters of the same class and length, and returns the
+ * text. */
 static const char *known_characters(Matcher *m, const char *text, size_t n) {
     str_clear(&m->stand_ins);
     size_t copied = 0;

@@ -5,7 +5,7 @@
 
 #include "base/str.h"
 
-/* In a JSON text, replaces each real number that serde_json reads inexactly by the value that serde_json reads.
- * The replacement has 18 digits, which every correct reader converts to exactly this value. Malformed and
- * infinite numbers are left unchanged. */
+/* In a JSON text, replaces each real number that serde_json reads inexactly with the value that serde_json reads. The
+ * replacement has 18 digits, which every correct reader converts to exactly this value. Malformed and infinite numbers
+ * are left unchanged. */
 void serde_numbers(Str *json);

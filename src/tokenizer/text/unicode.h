@@ -1,5 +1,4 @@
-/* Normalizes valid UTF-8 to Unicode normalization forms or lower case, in time linear in the length of the
- * text. */
+/* Converts valid UTF-8 to a Unicode normalization form or to lower case, in linear time. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,7 +1,7 @@
-/* A word is a list of token ids. `pairs` contains the number of occurrences of each pair of adjacent ids. The
- * queue contains the pairs in descending order of their numbers of occurrences. Each entry in the queue lists
- * the words that contain the pair. When a pair reaches the front, its count in the queue may be outdated, so it
- * is compared with the current count. */
+/* A word is a list of token ids. `pairs` contains the number of occurrences of each pair of adjacent ids. The queue
+ * contains the pairs in descending order of their counts. Each entry in the queue lists the words that contain the
+ * pair. When a pair reaches the front, its count in the queue may be outdated, so it is compared with the current
+ * count. */
 #include "tokenizer/train/bpe.h"
 
 #include <stdbool.h>

@@ -68,8 +68,8 @@ static void find_characters(const Words *w, const uint32_t *flat, Candidates *ou
     free(counts);
 }
 
-/* Returns the length of the suffixes' common prefix, at most COMPARED. If both words end after the prefix,
- * returns COMPARED. */
+/* Returns the length of the suffixes' common prefix, but at most COMPARED. If both words end after the prefix, returns
+ * COMPARED. */
 static int common(const uint32_t *a, const uint32_t *b) {
     int n = 0;
     for (; n < COMPARED && a[n] == b[n]; n++)

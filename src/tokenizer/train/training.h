@@ -33,8 +33,8 @@ typedef struct Training {
     void *ctx;
 } Training;
 
-/* Returns a tokenizer.json with the normalizer and pre-tokenizer of the words, and the special tokens of the
- * Training, whose ids are in `vocab`. Takes ownership of decoder and model. */
+/* Returns a tokenizer.json with the normalizer and pre-tokenizer of the words, and with the Training's special tokens;
+ * their ids are in `vocab`. Takes ownership of decoder and model. */
 json_t *training_json(const Words *, const Training *, const Vocab *, json_t *decoder, json_t *model);
 /* Returns a token as a JSON string. */
 json_t *training_token(const Vocab *, int32_t id);

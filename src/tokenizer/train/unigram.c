@@ -122,11 +122,11 @@ static int by_loss(const void *x, const void *y) {
 
 typedef enum Fate { DROP, KEEP, WEIGH } Fate;
 
-/* Computes the loss of likelihood if a piece is dropped, so that the best segmentation of its text into other
- * pieces replaces the piece in the best segmentations of words. `freq` contains the number of occurrences of
- * each piece. To compute `after`, SentencePiece adds the number of pieces in the replacing segmentation.
- * Version 0.23 of the `tokenizers` library adds the number of all pieces instead, and thus overstates the loss
- * of frequent pieces. This code follows the library. */
+/* Computes the loss of likelihood if a piece is dropped. In the best segmentations of words, the piece is then replaced
+ * with the best segmentation of its text into other pieces. `freq` contains the number of occurrences of each piece. To
+ * compute `after`, SentencePiece adds the number of pieces in the replacing segmentation. Version 0.23 of the
+ * `tokenizers` library adds the number of all pieces instead, and thus overstates the loss of frequent pieces. This
+ * code follows the library. */
 static Fate weigh(Trainer *t, int32_t piece, const double *freq, double pieces, double words, double *loss) {
     size_t n;
     const char *text = vocab_text(t->seeds.texts, t->seed[piece], &n);
@@ -200,8 +200,8 @@ static int by_score(const void *x, const void *y) {
     return (a->place > b->place) - (a->place < b->place);
 }
 
-/* Selects all characters, then pieces until the list is full, and sorts them by score. A dropped character gets
- * the minimum score plus a multiple of STEP, which increases with each dropped character. */
+/* Selects all characters, then pieces until the list is full, and sorts them by score. A dropped character gets the
+ * minimum score plus a multiple of STEP that increases with each dropped character. */
 static size_t choose(const Trainer *t, size_t wanted, Piece *out) {
     static const double STEP = 0.0001;
     const size_t chars = (size_t)t->seeds.chars;

@@ -1,4 +1,4 @@
-"""The original BERT: norms after the residual additions and after the embedding, token types, a pooler."""
+"""The original BERT: norms after the residual additions and after the embedding, token types, and a pooler."""
 from families.decoder import shape
 
 POST = {"model": "bert", "norm-placement": "post", "activation": "gelu-erf", "norm-epsilon": 1e-12}

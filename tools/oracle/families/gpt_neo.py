@@ -1,4 +1,4 @@
-"""GPT-Neo: GPT-2 without a scale of scores and biases of queries, keys and values, and with windows in some layers."""
+"""GPT-Neo: GPT-2 without a scale for scores and without biases on q, k and v, but with windows in some layers."""
 from families.decoder import MISSING
 
 CASES = {}

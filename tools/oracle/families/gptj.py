@@ -1,4 +1,5 @@
-"""GPT-J: attention and MLP read one norm, only MLPs and the output layer have biases, pairs of neighbours rotate."""
+"""GPT-J: attention and MLP read one norm, only MLPs and the output layer have biases, and RoPE rotates adjacent
+channels."""
 from families.decoder import MISSING
 
 CASES = {}

@@ -1,4 +1,4 @@
-"""Granite MoE: Granite with experts, whose matrices are in one tensor."""
+"""Granite MoE: Granite with experts. One tensor contains the matrices of all experts."""
 from families import granite
 from families.decoder import FEW, MISSING
 

@@ -1,5 +1,5 @@
-"""Granite 4: Granite with Mamba-2 layers, and experts with a shared expert. Without either, it is a Granite with other
-names of the MLP."""
+"""Granite 4: Granite with Mamba-2 layers, and experts with a shared expert. Without either, it is Granite with other
+names for the MLP."""
 from families import bamba, decoder
 from families.bamba import HEADS, MAMBA
 from families.decoder import FEW, FULL, MISSING, SIZES, UNTIED, renamed, shape

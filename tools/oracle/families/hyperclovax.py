@@ -1,4 +1,4 @@
-"""HyperCLOVA X: Granite with norms of the outputs of attention and MLP, and logits that are multiplied."""
+"""HyperCLOVA X: Granite with norms on the outputs of attention and MLP, and with scaled logits."""
 from families.decoder import FEW, MISSING
 from families.granite import BASE as GRANITE
 

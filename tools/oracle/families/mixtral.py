@@ -1,4 +1,4 @@
-"""Mixtral: every layer is an MoE layer; tensors have other names in files."""
+"""Mixtral: every layer is an MoE layer; tensors have different names in files."""
 from families import decoder
 from families.decoder import EVERY, LLAMA, MISSING, NO_SIZE, SIZES, UNTIED, shape
 

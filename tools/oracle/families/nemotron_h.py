@@ -1,4 +1,4 @@
-"""Nemotron-H: layers with one branch each, which is Mamba-2, attention without positions, an MLP or experts."""
+"""Nemotron-H: each layer has one branch, which is Mamba-2, attention without positions, an MLP or experts."""
 import re
 
 from families import decoder

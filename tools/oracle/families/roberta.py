@@ -1,5 +1,5 @@
-"""RoBERTa: a BERT without sentence pairs, with one token type, positions that are counted from the padding token, and
-another head."""
+"""RoBERTa: a BERT without sentence pairs, with one token type, positions that are counted from the padding token, and a
+different head."""
 from families import bert
 from families.decoder import shape
 

@@ -1,4 +1,4 @@
-"""StarCoder2: RoPE and grouped queries in a model with GPT-2's MLP, LayerNorm and biases; a sliding window."""
+"""StarCoder2: RoPE, grouped queries and a sliding window in a model with GPT-2's MLP, LayerNorm and biases."""
 from families import decoder
 from families.decoder import EVERY, MISSING, SIZES, shape
 

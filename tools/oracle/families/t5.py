@@ -1,8 +1,8 @@
-"""T5: Hugging Face's original and v1.1, and Megatron-LM's T5, which transformers does not have, with learned positions,
-LayerNorm and biases.
+"""T5: Hugging Face's original and v1.1, and Megatron-LM's T5 with learned positions, LayerNorm and biases, which
+transformers lacks.
 
-`T5` is an independent model of all three variants, which follows the papers. It is the oracle for Megatron-LM's T5, and
-an independent check of the others."""
+`T5` is an independent implementation of all three variants that follows the papers. It is the oracle for Megatron-LM's
+T5, and an independent check of the others."""
 import math
 
 import torch
