@@ -1,5 +1,5 @@
-/* Async copies of a device that delays them as long as possible, until something waits for them. Include it
- * in only one file of a program, whose devices must have no other events. */
+/* Async copies of a device that delays them as long as possible, until something waits for them. Include this header in
+ * only one file of a program. The program's devices must have no other events. */
 #pragma once
 
 #include <stdlib.h>

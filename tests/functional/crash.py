@@ -1,7 +1,7 @@
 """Computes crash states: the files that may remain if the power fails while a program writes. Standard library only.
 
 The model of the file system is the weakest that POSIX allows, as in ALICE and CrashMonkey. The content of a file is
-durable after fsync of the file. Its name (created, renamed, removed) is durable after fsync of the folder. A rename
+durable after fsync of the file. A creation, renaming or removal is durable after fsync of the folder. A rename
 replaces a name atomically. Any subset of all other effects may be on the disk, in any order. For example, there may be
 a name without its content, or a later write without an earlier one. A write may be torn at a sector, or leave zeros."""
 import itertools
@@ -198,8 +198,8 @@ class History:
 
     def crashes(self, seed, samples, first=0, every=False):
         """Yields (number of calls before the crash, tree), where the number is at least `first`. Between two completed
-        saves or runs, each tree occurs only once. Unless `every` is set, only one of the trees that differ only in
-        files with temporary names, which no reader opens, is yielded, chosen at random."""
+        saves or runs, each tree occurs only once. No reader opens files with temporary names, so unless `every` is set,
+        only one of the trees that differ only in these files is yielded. It is chosen at random."""
         rng, seen, saved, durable, pending = random.Random(seed), set(), 0, Disk(self.folders), []
         effects = iter(self.effects + [None])
         effect = next(effects)

@@ -1,7 +1,7 @@
-/* A build of the program that runs the CPU's kernels on a device whose memory the host cannot access, like a
- * GPU's. Addresses of this device are inaccessible pages; only kernels and the device's own copies get the
- * real memory behind them. Therefore the program crashes if host code accesses device memory without a view,
- * if an op gets host memory, or if an op accesses memory outside its operands.
+/* A build of the program that runs the CPU's kernels on a device whose memory the host cannot access, like a GPU's.
+ * Addresses of this device are inaccessible pages; only kernels and the device's copies get the real memory behind
+ * them. Therefore the program crashes if host code accesses device memory without a view, if an op gets host memory, or
+ * if an op accesses memory outside its operands.
  *
  * Asynchronous copies are executed as late as possible, so that code that does not wait for them finds the
  * old content. A stream-ordered copy from pinned host memory reads it only at the next wait, and a copy to
@@ -25,8 +25,7 @@ typedef struct Block {
     size_t bytes;
 } Block;
 
-/* A stream-ordered copy between the device and memory of device_host_alloc, which is pending until the next
- * wait. */
+/* A stream-ordered copy between the device and memory of device_host_alloc. The copy is pending until the next wait. */
 typedef struct Pending {
     char *host, *content; /* content: what was copied from `host`, or will be written there */
     size_t bytes;

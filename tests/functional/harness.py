@@ -117,9 +117,9 @@ def assert_same_text(a, b, claim):
 
 
 class Rounding:
-    """Bounds the difference of two fp64 runs whose sums are computed in different orders. An fp32 run shows how much
-    rounding errors are amplified: if it differs from fp64 by x * 2^-24 (relative to the value of a field), the bound is
-    8 x * 2^-53. Two devices round each term of a sum differently, so for them x is at least sqrt(terms)."""
+    """Bounds the difference between two fp64 runs whose sums are computed in different orders. An fp32 run shows how
+    much rounding errors are amplified: if it differs from fp64 by x * 2^-24 (relative to the value of a field), the
+    bound is 8 x * 2^-53. Two devices round each term of a sum differently, so for them x is at least sqrt(terms)."""
 
     def __init__(self, fp64, fp32, fields=("lm_loss",), terms=1):
         assert [r["iteration"] for r in fp64] == [r["iteration"] for r in fp32]

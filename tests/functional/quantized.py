@@ -10,8 +10,8 @@ def convert(*words, expect=0):
 
 
 def refuses(packed, edit, *parts, quantization):
-    """The import of the folder `packed`, with other tensors (None: without them) and another quantization_config, fails
-    with a message that contains all parts, and writes nothing."""
+    """Asserts that the import of the folder `packed`, with other tensors (None: without them) and another
+    quantization_config, writes nothing and fails with a message that contains all parts."""
     folder = WORK / "edited"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(packed, folder)

@@ -1,8 +1,7 @@
-/* A build of the program that records all of its calls that change files below the folder RECORDER_ROOT, in
- * their order, and can make one of them fail. These calls are replaced with ld --wrap, so that this works
- * even where debuggers may not attach. Calls from inside libc (stdio) are not recorded; crash.py detects
- * them, because it compares the replayed state with the disk. To save time, fsync is recorded but not
- * executed.
+/* A build of the program that records, in order, all calls that change files below the folder RECORDER_ROOT, and can
+ * make one of them fail. These calls are replaced with ld --wrap, which works even where debuggers may not attach.
+ * Calls from inside libc (stdio) are not recorded; crash.py detects them, because it compares the replayed state with
+ * the disk. To save time, fsync is recorded but not executed.
  *
  * The trace has a line for each call; a write's bytes follow its line. "saved N" means that the program has
  * reported the checkpoint of step N as saved. "failed" precedes a call that the recorder made fail.

@@ -1,4 +1,4 @@
-"""Beam search finds the texts of transformers (tests/data/hf/beams.json), on one rank and on several."""
+"""Beam search finds the same texts as transformers (tests/data/hf/beams.json), on one rank and on several."""
 import itertools
 
 from harness import *

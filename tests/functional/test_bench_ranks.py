@@ -1,5 +1,5 @@
 """bench train on several ranks: every layout trains on the same tokens as one rank, and the parts of a step add up to
-the whole. A rank with more work is named. The gate compares runs with equal ranks."""
+the whole. A rank with more work is named. The gate compares runs with the same number of ranks."""
 import os
 import shutil
 
@@ -82,7 +82,7 @@ for attempt in range(5):
 else:
     sys.exit(f"the rank with three layers took {first} ms, and the other {last} ms")
 
-# The gate compares runs with equal ranks, and refuses other runs before the first step.
+# The gate compares runs with the same number of ranks, and refuses other runs before the first step.
 train("--ranks", 2, steps=8)
 base = json.loads((WORK / "step.json").read_text())
 base["samples_ms"] = [1e3 * ms for ms in base["samples_ms"]]

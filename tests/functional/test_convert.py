@@ -193,7 +193,7 @@ assert json.loads((WORK / "unpadded/config.json").read_text())["vocab_size"] == 
 
 # If an export to 16 bits rounds weights, they are rounded before logits are compared.
 def finer(tensor):
-    """Returns the tensor in float32, with its last bit set, which bfloat16 cannot represent."""
+    """Returns the tensor in float32 with each element's last bit set, which bfloat16 cannot represent."""
     _, shape, content = tensor
     return "F32", shape, b"".join(b"\1\0" + content[i:i + 2] for i in range(0, len(content), 2))
 
@@ -295,7 +295,7 @@ def with_tokens(name, files, **keys):
 
 
 def token_ids(folder):
-    """The three token ids in config.json. generation_config.json must have those that are known."""
+    """The three token ids in config.json. generation_config.json must contain the ids that are known."""
     config, generation = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "generation_config"))
     ids = [config[f"{kind}_token_id"] for kind in ("bos", "eos", "pad")]
     assert generation == {f"{kind}_token_id": i for kind, i in zip(("bos", "eos", "pad"), ids)
@@ -515,7 +515,7 @@ assert "cannot be exported as gpt2" in said and not (WORK / "odd-saved").exists(
 
 
 def with_value(name, value):
-    """A copy of the finer model in which one weight of the last norm has this value, imported in float32."""
+    """A copy of the model in the folder `finer`, in float32, in which one weight of the last norm has this value."""
     folder = WORK / name
     shutil.copytree(WORK / "finer", folder)
     weights = tensors.read(folder / "model.safetensors")

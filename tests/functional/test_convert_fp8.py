@@ -1,5 +1,6 @@
-"""Weights in blocks of FP8 have transformers' logits, and each value is its number times the scale of its block,
-rounded to float32. Tensors that do not fit, and other sizes of blocks, are refused by name."""
+"""With weights in FP8 blocks, logits equal those of transformers. Each weight is its FP8 number times the scale of its
+block, rounded to float32. If tensors do not fit or have other block sizes, they are refused with a message that names
+them."""
 import struct
 
 import quantized

@@ -1,6 +1,6 @@
-"""Weights in MXFP4 give the model of the same weights in bfloat16, and transformers' logits. An export writes plain
-weights. Tensors of a quantized weight that do not fit are refused by name. A tokenizer with the special tokens of
-Harmony, its template and the list of end tokens are exported as they were imported."""
+"""Weights in MXFP4 yield the same model as the same weights in bfloat16, and the same logits as transformers. An export
+writes plain weights. If a quantized weight's tensors do not fit, they are refused with a message that names them. A
+tokenizer with Harmony's special tokens, its template and the list of end tokens are exported as they were imported."""
 import quantized
 from harness import *
 from quantized import convert, tensors

@@ -1,5 +1,5 @@
 """A checkpoint can move between the CPU, one GPU and several ranks on GPUs: its content does not change, and the
-resumed run follows the loss curve of the CPU (fp64, harness.Rounding)."""
+resumed run follows the CPU's loss curve (fp64, harness.Rounding)."""
 from harness import *
 
 ON_GPU, OPTIONS[:] = list(OPTIONS), []  # what follows names the device itself

@@ -100,7 +100,7 @@ assert agrees(["3 of 7.5 s"], ["12 of 0.1 s"], True) and not agrees(["3 of 7.5 s
 
 
 def check_options(body):
-    """Checks that the options of isotron's commands exist, in a block that is not run."""
+    """Checks that the options of the isotron commands in a block that is not run exist."""
     for line in "\n".join(command for command, _ in commands(body)).replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         start = next((i for i, word in enumerate(words) if pathlib.PurePath(word).name == "isotron"), None)

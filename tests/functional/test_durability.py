@@ -110,7 +110,7 @@ class Saves:
                     self.digests.append(remembered(crash.History(h.calls[:i + 1], h.root).now.tree(), newest))
 
     def verdict(self, calls, tree):
-        """Judges a tree that remains after a crash, which follows `calls` calls. Returns the error, or None."""
+        """Judges a tree that remains after a crash that follows `calls` calls. Returns the error, or None."""
         whole, begun = (sum(i < calls for i in some) for some in (self.announced, self.published))
         allowed = self.digests[max(whole - 1, 0):begun] + ([] if whole else [NOTHING])
         found = remembered(tree, newest)

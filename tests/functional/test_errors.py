@@ -1,4 +1,4 @@
-"""For every kind of invalid input, the program ends with an error message that names it and a non-zero status, and
+"""For every kind of invalid input, the program prints an error message that names it, exits with a non-zero status and
 overwrites nothing."""
 import fcntl
 import os

@@ -1,7 +1,7 @@
 """The exact lane is bitwise equal to one rank even if several tensor-parallel ranks share the keys of a query group:
 the gradients of these keys are summed before a norm and RoPE round them. The same holds with one norm over all heads,
-and if logits are computed in chunks. Sizes are not multiples of 64, and the gradient is clipped. T5 and BERT drop the
-same elements in every layout, even if cross-attention has fewer queries than keys, and with offloaded activations."""
+and with logits computed in chunks. Sizes are not multiples of 64, and the gradient is clipped. T5 and BERT drop the
+same elements in every layout, even with offloaded activations or with fewer queries than keys in cross-attention."""
 from harness import *
 
 data = corpus()

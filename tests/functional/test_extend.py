@@ -1,5 +1,5 @@
 """docs/tutorials/extend.md adds an op. Applies its code and commands to a copy of the repository, which must build and
-pass all modes of the unit test. Without the backward, the test must fail."""
+pass all modes of the unit test. Without the backward function, the test must fail."""
 import os
 import re
 

@@ -1,10 +1,10 @@
 """Over a hundred steps, the FP8 loss curve stays as close to the fp64 curve as bf16 does, relative to their roundoffs.
-With e(s) = loss(s) - fp64 loss(s) and its root mean square over steps and seeds, R = rms(e of FP8) / rms(e of bf16). To
-first order, the error of a curve is proportional to the roundoff of its operands. R should therefore be the ratio of
-the roundoffs, and may be 1.5 times as large (docs/reference/numerics.md). Only operands of the forward pass count,
-which are e4m3 in every recipe. The coarser gradients of 'hybrid' affect a curve only through the parameters. The
-learning rate is so small that curves do not diverge, but differ only by rounding errors. The test can fail: a run whose
-scales underflow all operands exceeds the bound."""
+Let e(s) = loss(s) - fp64 loss(s), and let rms be the root mean square over steps and seeds. Then R = rms(e of FP8) /
+rms(e of bf16). To first order, the error of a curve is proportional to the roundoff of its operands. R should therefore
+be the ratio of the roundoffs, and may be 1.5 times as large (docs/reference/numerics.md). Only the forward pass's
+operands count; they are e4m3 in every recipe. The coarser gradients of 'hybrid' affect a curve only through the
+parameters. The learning rate is so small that curves do not diverge, but differ only by rounding errors. The test can
+fail: a run whose scales underflow all operands exceeds the bound."""
 import math
 
 from harness import *

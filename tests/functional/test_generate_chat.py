@@ -1,5 +1,5 @@
-"""generate --interactive answers each line of a terminal with the chat template. An answer is what generate makes of
-the text of the whole conversation."""
+"""generate --interactive answers each line of a terminal with the chat template. An answer is what generate writes
+after the text of the whole conversation."""
 import os
 import pty
 import re

@@ -27,7 +27,7 @@ def size(n):
 
 
 def run(*words, status=0, stdin=""):
-    """Returns standard output, standard error, and the seconds of a run."""
+    """Returns standard output, standard error, and the duration in seconds."""
     began = time.monotonic()
     done = subprocess.run([*map(str, [PROGRAM, "generate", "--load", WORK / "saved", "--fp64", "--output-path", OUT,
         *words])],

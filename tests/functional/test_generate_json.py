@@ -1,5 +1,5 @@
 """generate adds prompts over time, suspends its engine, runs on several ranks, streams texts and reads JSON Lines. None
-of this changes a text. functional/generate_fields tests what it prints and writes."""
+of this changes the text. functional/generate_fields tests what generate prints and writes."""
 import os
 import pty
 import re

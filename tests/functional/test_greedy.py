@@ -1,5 +1,5 @@
-"""Generation with Mamba-2 or Gated DeltaNet layers finds the greedy texts of transformers (tests/data/hf/greedy.json):
-alone and together, in long and short passes, and on several ranks."""
+"""Generation with Mamba-2 or Gated DeltaNet layers finds the same greedy texts as transformers
+(tests/data/hf/greedy.json): alone and together, in long and short passes, and on several ranks."""
 import sys
 
 from harness import *

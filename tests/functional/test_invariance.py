@@ -10,7 +10,7 @@ runs = {}
 
 
 def run(*options):
-    """Trains with these options, unless such a run exists already. Returns the folder of the run."""
+    """Trains with these options, unless such a run already exists. Returns the folder of the run."""
     if options not in runs:
         runs[options] = WORK / f"run-{len(runs)}"
         pretrain(data, runs[options], *options)

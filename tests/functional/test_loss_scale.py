@@ -1,7 +1,7 @@
 """The dynamic loss scale of fp16 over data-parallel ranks. With --calculate-per-token-loss, the sequence of scales, and
-therefore the loss curve, is the same as on one rank. Without it, a rank divides the loss by its own number of
-microbatches before the backward, as Megatron-LM does. Therefore dp ranks with the scale S compute the same scaled
-gradients as one rank with the scale dp * S, and their scales are that rank's scales divided by dp."""
+therefore the loss curve, is the same as on one rank. Without it, a rank divides the loss by its number of microbatches
+before the backward pass, as Megatron-LM does. Therefore dp ranks with the scale S compute the same scaled gradients as
+one rank with the scale dp * S, and their scales are that rank's scales divided by dp."""
 from harness import *
 
 data = corpus()

@@ -36,7 +36,7 @@ for name, options in ("layout", layout), ("sharded", sharded), ("alone", alone):
 
 
 def report_of(fault):
-    """Runs with a fault of the library, and with the default deadline of 10 minutes. Returns the report."""
+    """Runs with a fault in the library and the default deadline of 10 minutes. Returns the report."""
     os.environ["HOST_NCCL_FAULT"] = fault
     begin = time.monotonic()
     report = pretrain(data, WORK / "fault", *layout, *library, expect=3)

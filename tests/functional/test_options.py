@@ -22,7 +22,7 @@ from trainer import Options, Trainer
 
 
 def check_bound(program, quick):
-    """Rounding each weight changes the reference trainer's own numbers by less than the sqrt(K) in the bound."""
+    """If each weight is rounded, the reference trainer's numbers change by less than the sqrt(K) in the bound."""
     family = Options(program.base).text("model", "gpt")
     for words in ("", "--train-iters 12", EXPERTS + "--moe-aux-loss-coeff 0.3" if family == "gpt"
                   else "--normalization RMSNorm"):

@@ -39,8 +39,9 @@ def count(n):
 
 
 def check_printed(model, layout, words, gib, status):
-    """Asserts that the plan of these options has exactly this layout, and that all that is printed and written fits
-    together. model: (layers, hidden size, vocabulary, sequence length); layout: numbers of ranks. Returns the plan."""
+    """Asserts that the plan of these options has exactly this layout, and that printed and written results are
+    consistent. model: (layers, hidden size, vocabulary, sequence length); layout: numbers of ranks. Returns the
+    plan."""
     said = plan("--device", "cpu", *words, "--device-memory-gib", gib, expect=status)
     p, printed, (layers, hidden, vocabulary, length) = said["plan"], said["printed"], model
     assert said["device_bytes"] == int(gib * 2**30) and p["device"] == "cpu", said

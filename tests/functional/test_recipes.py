@@ -1,5 +1,5 @@
 """Every recipe of bench/recipes can be planned at full size, fits the published GPU unless its file states otherwise,
-and runs when it is scaled down with all of its kinds of parallelism."""
+and runs when it is scaled down but keeps all its kinds of parallelism."""
 import concurrent.futures
 import re
 

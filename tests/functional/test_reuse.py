@@ -1,4 +1,4 @@
-"""A run uses a checkpoint with other options: changes that are allowed do not stop the run, and nothing is lost."""
+"""A run can use a checkpoint with different options: allowed changes do not stop the run, and nothing is lost."""
 import re
 
 from harness import *

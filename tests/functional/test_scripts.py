@@ -51,8 +51,8 @@ assert "line 2 of" in script("tools/plot_loss", picture, log, status=1) and pict
 
 
 def drawn_lines(number, *words):
-    """Returns the heights of the strokes of a curve in the figure, without the stroke in the legend, scaled to 0..1
-    over the curve."""
+    """Returns the heights of a curve's strokes in the figure, scaled to 0..1 over the curve. The stroke in the legend
+    is omitted."""
     script("tools/plot_loss", picture, log, *words)
     path = re.search(r"d='([^']*)'", picture.read_text().split(f"gnuplot_plot_{number}")[1].split("<path")[1])[1]
     strokes = [[float(p.split(",")[1]) for p in re.split("L", s)] for s in path.split("M")[2:]]

@@ -1,6 +1,6 @@
 """serve has the right texts with a tokenizer whose tokens are words with blanks, a chat template and a draft model. It
-listens at an address of IPv6, and answers Megatron-LM's client. functional/serve_fields tests the fields of requests,
-and functional/serve_answers tests everything else that serve answers."""
+listens at an IPv6 address, and answers Megatron-LM's client. functional/serve_fields tests the fields of requests, and
+functional/serve_answers tests everything else that serve answers."""
 import importlib.util
 
 from serving import *

@@ -57,7 +57,7 @@ def is_type(value, name):
 
 
 def valid(value, s):
-    """Whether the value has this schema, for the keywords of draw_schema."""
+    """Whether the value conforms to this schema, for the keywords of draw_schema."""
     if s is True: return True
     if "$ref" in s: return valid(value, DEFINITIONS[s["$ref"].split("/")[-1]])
     types = s.get("type", [])
@@ -104,7 +104,7 @@ QUOTE, END = (server.post("/tokenize", prompt=text, add_special_tokens=False)["t
 
 
 def ask(schema, r):
-    """A request; the model would seldom end a string by itself."""
+    """A request; the model would rarely end a string by itself."""
     return {"prompt": "a", "max_tokens": 400, "seed": r.randint(0, 10**6), "temperature": r.choice([0.5, 1, 1.7]),
             "logit_bias": {str(QUOTE): r.choice([3, 5, 7]), str(END): 2}, "response_format": {
                 "type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}

@@ -1,5 +1,5 @@
-"""OpenAI's client for Python gets from serve the texts, streams and log-probabilities of plain requests, and raises its
-exception of each status."""
+"""OpenAI's Python client gets the same texts, streams and log-probabilities from serve as plain requests do, and raises
+the right exception for each status."""
 import sys
 
 from serving import *

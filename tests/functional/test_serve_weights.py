@@ -46,7 +46,8 @@ def signals(server, *paths):
 
 
 def choices(answer, version=None):
-    """Returns the texts and log-probabilities, which one version has computed; None: the answer states no version."""
+    """Returns the texts and log-probabilities, all of which this version has computed (None: the answer states no
+    version)."""
     assert answer.get("metadata") == (None if version is None else {"weight_version": version}), answer
     epochs = [c.pop("policy_epoch", None) for c in answer["choices"]]
     assert epochs == [None if version is None else [[0, version]]] * len(epochs), epochs

@@ -1,5 +1,5 @@
-"""A build reports its version, commit, compiler, libraries. Each build looks up the commit and rewrites it only if it
-changes. `isotron help` is another spelling of --help."""
+"""A build reports its version, commit, compiler and libraries. Each build looks up the commit, and rewrites its file
+only if the commit has changed. `isotron help` is another spelling of --help."""
 import os
 import re
 

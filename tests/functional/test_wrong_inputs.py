@@ -389,8 +389,8 @@ def files():
 
 
 def check_pipes(names):
-    """A file of a checkpoint, a data set, a tokenizer or a golden case must be a regular file. The program refuses a
-    FIFO or a device in its place, and does not wait for it. A pipe that only the user names is read."""
+    """A file of a checkpoint, a dataset, a tokenizer or a golden case must be a regular file. The program refuses a
+    FIFO or a device in its place, and does not wait for it. Other pipes that the user names are read."""
     data, sources = ROOT / "tests/data", WORK / "sources"
     shutil.copytree(data / "hf/qwen3-moe-windows", sources / "hf")
     shutil.copytree(ROOT / "golden/gpt2-tiny", sources / "case")

@@ -1,4 +1,4 @@
-/* A fuzz target is a set of seeds and a function that passes one input to a reader of users' files. The reader
+/* A fuzz target is a set of seeds and a function that passes one input to a reader of user files. The reader
  * must succeed or return an error message. fuzz_<what>.c is linked twice: with libFuzzer (clang, ISOTRON_FUZZ),
  * and with replay.c, which mutates the seeds by a fixed sequence of random numbers, so that CTest runs the same
  * inputs anywhere. */

@@ -1,4 +1,4 @@
-/* Chat templates. The input is a template, a line with only \x1e, and a request (chat_request). A template must make
+/* Chat templates. The input is a template, a line with only \x1e, and a request (chat_request). A template must produce
  * valid UTF-8 or end with an error, whatever it and the conversation contain. */
 #include "fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
-/* config.json of a Hugging Face model. The options from an accepted file must satisfy the rules or break them
- * with error messages. Their export must be a config.json that is read as the same model. */
+/* config.json of a Hugging Face model. The options from an accepted file must satisfy the rules, or the rules must
+ * report errors. Their export must be a config.json that is read as the same model. */
 #include "fuzz/fuzz.h"
 
 #include <glob.h>

@@ -1,5 +1,5 @@
-/* Bodies of HTTP requests. The input is the number of an endpoint and a body. An accepted body gives prompts of the
- * vocabulary that fit into the context; a refused one gives an error object. */
+/* Bodies of HTTP requests. The input is the number of an endpoint and a body. An accepted body yields prompts with
+ * tokens of the vocabulary that fit into the context; a refused one yields an error object. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static void check_refusal(const Refusal *r) {
     json_decref(json);
 }
 
-/* Follows the grammar of a text. A text that may end is JSON, or has a call. */
+/* Generates text by a grammar. Text that may end is JSON, or contains a call. */
 static void check_grammar(const Ask *ask) {
     enum { LENGTH = 24 };
     static Vocabulary *vocabulary;
@@ -123,7 +123,7 @@ static void check_answer(Ask *ask) {
     answer_free(answer);
 }
 
-/* Calls in the first message, which is taken as the text of a model. */
+/* Finds calls in the first message, as if a model had written it. */
 static void check_calls(const Ask *ask, const char *text, size_t n) {
     Str whole = {0}, parts = {0};
     ToolText a = {.format = ask->tools, .tools = ask->functions, .single = ask->single}, b = a;

@@ -1,4 +1,5 @@
-"""Sends requests to a server, and compares its answers with the oracle's. Counts what its metrics must then report."""
+"""Sends requests to a server, and compares its answers with the oracle's. Counts what the server's metrics must then
+report."""
 import json
 import math
 import re
@@ -47,7 +48,7 @@ def is_streamed(path, body):
 
 
 def check_events(path, body, events, wanted):
-    """Asserts what each event of a stream has, and returns the choices that they make together. The body has the option
+    """Checks each event of a stream, and returns the choices that the events form together. The body has the option
     include_usage; with return_token_ids, also continuous_usage_stats."""
     *events, last = events
     kind = "chat.completion.chunk" if path == CHAT else "text_completion"
@@ -118,8 +119,7 @@ class Judge:
         return {**without(wanted, "choices"), "choices": check_events(path, body, events, wanted)}
 
     def check(self, path, body, forced=None, name=None):
-        """Asserts that the server answers what the oracle computes, and returns that. For `forced` and `name`, see
-        FORCED."""
+        """Asserts that the server's answer is the oracle's, and returns it. For `forced` and `name`, see FORCED."""
         calls = {"content": None, "tool_calls": [{"type": "function", "function": {
             "name": name, "arguments": '{"c": "B"}'}}]} if name else None
         for ask in (self.whole, self.streamed) if is_streamed(path, body) else (self.whole,):
@@ -165,7 +165,7 @@ class Judge:
             self.check(path, row.body(endpoint, value), forced, name)
 
     def check_bodies(self, path):
-        """Asserts that the path refuses unknown fields, and texts that are not an object."""
+        """Asserts that the path refuses unknown fields, and bodies that are not a JSON object."""
         unknown = Refused(1, "the server does not know the field 'unknown': remove it", code="unknown_field")
         self.refused(path, {"unknown": 1}, unknown, "unknown")
         for body, text in (b"{", "the body as JSON: line 1"), (b"[]", "must be a JSON object"), (

@@ -1,4 +1,4 @@
-"""A small GPT-2 whose weights this file makes, and its tokenizer, whose tokens are bytes and a few special tokens. The
+"""A small GPT-2 with weights from this file, and its tokenizer, in which tokens are bytes and a few special tokens. The
 logits and the choice of tokens are computed by independent code."""
 import functools
 import json
@@ -47,7 +47,7 @@ def names():
 
 
 def encode(text, special=()):
-    """The ids of a text, after the ids `special`. The names of special tokens become their ids."""
+    """The ids `special`, followed by the ids of a text. The names of special tokens become their ids."""
     ids, at = [*special], 0
     while at < len(text):
         found = next((name for name in SPECIAL if text.startswith(name, at)), None)
@@ -69,7 +69,7 @@ def repaired(text): return text.decode(errors="replace")
 
 
 def write(folder, infinite=POSITIONS, positions=POSITIONS):
-    """Writes the model and its tokenizer as Hugging Face does. In fp32, logits at positions from `infinite` on are not
+    """Writes the model and its tokenizer as Hugging Face does. In fp32, logits from position `infinite` on are not
     finite. The model has only the first `positions` positions."""
     added = [{"id": 256 + i, "content": name, "single_word": False, "lstrip": False, "rstrip": False,
               "normalized": False, "special": True} for i, name in enumerate(SPECIAL)]

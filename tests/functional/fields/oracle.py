@@ -40,8 +40,8 @@ def prompts_of(path, body):
 # ---- tokens
 
 def adjusted(z, tokens, first, ask, end):
-    """The logits, after what changes the choice but not the log-probabilities. `first` is the number of tokens of the
-    prompt."""
+    """The logits, with all changes that affect the choice but not the log-probabilities. `first` is the number of
+    tokens of the prompt."""
     z = z.copy()
     new = tokens[first:]
     if ask.get("allowed_token_ids"): z[[i for i in range(VOCAB) if i not in ask["allowed_token_ids"]]] = -np.inf
@@ -57,7 +57,7 @@ def adjusted(z, tokens, first, ask, end):
 
 
 class Text:
-    """A text that ends at a stop text, in which only characters count that are complete after `push` got them."""
+    """A text that ends at a stop text. A character counts only when `push` has received all of its bytes."""
 
     def __init__(self, before, stops, kept):
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -174,7 +174,7 @@ class Oracle:
         self.name, self.pages, self.made_before, self.version = name, set(), {}, 0
 
     def found(self, prompt, ask):
-        """How many tokens of a prompt are in shared pages: all full pages but the last token's."""
+        """The number of a prompt's tokens in shared pages: all full pages, but not the page of the last token."""
         n = 0
         while n + PAGE < len(prompt) and (ask.get("cache_salt"), tuple(prompt[:n + PAGE])) in self.pages: n += PAGE
         return 0 if ask["scores"] else n
@@ -210,7 +210,7 @@ class Oracle:
         return ask, prompts, made
 
     def answer(self, path, body, forced=None, calls=None):
-        """The object that serve answers, without its "id" and "created". calls: [(content, [(name, arguments)])] that a
+        """The object that serve returns, without its "id" and "created". calls: [(content, [(name, arguments)])] that a
         forced text represents."""
         ask, prompts, made = self.choices(path, body, forced)
         self.made = made

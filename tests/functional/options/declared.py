@@ -195,8 +195,8 @@ QUIET = {"mid_level_dataset_surplus", "qk_clip", "calculate_per_token_loss", "nu
 
 
 def check_noted(program, quick):
-    """Tries each option alone, with its value in the first row that uses it. Options that a note says have no effect
-    must change nothing, and all others must change something, or be refused."""
+    """Tries each option alone, with its value in the first row that uses it. If a note says that an option has no
+    effect, the option must change nothing. All others must change something or be refused."""
     family, names, tried = Options(program.base).text("model", "gpt"), spellings(), {}
     for words in [row.words for row in ROWS] + [words for _, words, *_ in UNCHANGED]:
         for name, values in Options(words.split()).items():

@@ -263,7 +263,7 @@ def tensors(m):
 
 
 class Uniform:
-    """An initial value is `of` a number drawn uniformly between `low` and `high`."""
+    """An initial value is of(x), with x drawn uniformly between `low` and `high`."""
     def __init__(self, low, high, of):
         self.low, self.high, self.of = low, high, of
 
@@ -348,7 +348,7 @@ def logsumexp(x):
 
 
 def limit_of(x):
-    """Returns x, or 0 if it is infinite, so that it can be multiplied by a mask (which is empty then)."""
+    """Returns x, or 0 if x is infinite. The mask that x is multiplied by is then empty."""
     return 0.0 if math.isinf(x) else x
 
 
@@ -358,7 +358,7 @@ def best(scores, k):
 
 
 def slopes(heads, most):
-    """Returns ALiBi's slopes [heads, 1, 1]. If `heads` is not a power of two, they are a selection of the slopes of the
+    """Returns ALiBi's slopes [heads, 1, 1]. If `heads` is not a power of two, they are selected from the slopes of the
     next power of two."""
     n = 1 << (heads - 1).bit_length()
     all = 2.0 ** (-np.arange(1, n + 1) * most / n)
@@ -432,7 +432,7 @@ class Pass:
         return (seen & (np.arange(s) >= self.batch.first_key[:, :, None]))[:, None]
 
     def latent_heads(self, x, name, layer, positions):
-        """Does the same as heads, for MLA: all heads share the rotated part of the key."""
+        """Like heads, but for MLA: all heads share the rotated part of the key."""
         m, rank = self.m, self.o.int("kv-lora-rank", 32)
         epsilon = self.o.float("latent-norm-epsilon", 0.0)
         normed = lambda x, which: self.norm(x, f"{name}.{which}_layernorm", epsilon) if "qk-layernorm" in self.o else x
@@ -547,7 +547,7 @@ class Pass:
     # ---- experts: tokens [t, h], ordered by position, then by sample ----
 
     def router_loss(self, logits, layer, kind, chosen, b):
-        """Returns a router loss without its coefficient. chosen [t, experts] has the choices by the scores alone,
+        """Returns a router loss without its coefficient. chosen [t, experts] marks the experts with the highest scores,
         without biases."""
         experts, t = self.m.experts, len(logits.value)
         if kind == "z_loss":
@@ -593,7 +593,8 @@ class Pass:
         return (score / (score.sum(-1) + 1e-20) if k > 1 else score) * scaling, chosen
 
     def mixed(self, logits, k):
-        """Each choice has its share of a softmax over the experts near it that were not chosen before."""
+        """The probability of a choice is from a softmax over the experts that have similar logits and were not chosen
+        before."""
         p, rest = 0, logits.value.copy()
         for _ in range(k):
             choice, top = best(rest, 1), rest.max(-1, keepdims=True)
@@ -785,7 +786,7 @@ class Pass:
         return self.output(self.states())
 
     def state_ahead(self, x, k):
-        """Returns the states that predict the token k + 1 positions ahead, where x has those that predict the token k
+        """Returns the states that predict the token k + 1 positions ahead, given the states x that predict the token k
         positions ahead."""
         m, batch, name = self.m, self.batch, self.m.scope_ahead(k)
         token = self.embedded(batch.later(batch.tokens, k), batch.positions, site=f"{name}.embedding.dropout")
@@ -796,8 +797,8 @@ class Pass:
         return self.norm(x, f"{name}.final_layernorm")
 
     def losses(self):
-        """Returns, for each loss, its sum over the tokens of each sample that the mask counts. Sets `accepted` to the
-        numbers of further tokens that have the largest logits."""
+        """For each loss, returns the sum over the tokens of each sample that the mask counts. Sets `accepted` to the
+        numbers of further tokens that are predicted correctly."""
         batch, x = self.batch, self.states()
         found, self.accepted = [nll(self.output(x), batch.labels, batch.mask)], []
         for k in range(1, self.m.ahead + 1):
@@ -809,7 +810,7 @@ class Pass:
 
 
 def nll(z, labels, weights):
-    """Returns the weighted sum of the cross-entropies of each sample, where z has the logits [b, s, classes]."""
+    """Returns the weighted sum of the cross-entropies of each sample, given the logits z [b, s, classes]."""
     b, s = np.indices(labels.shape)
     return ((logsumexp(z) - z[b, s, labels].reshape(*b.shape, 1)) * weights[:, :, None]).sum((1, 2))
 

@@ -1,7 +1,7 @@
 """Random numbers as functions of (seed, name, index): the words of Philox4x32-10 (Salmon et al., SC11) in order.
 
 Names and lists of tensors of checkpoints are hashed with the XXH3 library that the program links too. The generator and
-the distributions are independent code."""
+the distributions were written independently."""
 import ctypes
 import ctypes.util
 import functools

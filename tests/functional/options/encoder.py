@@ -100,7 +100,7 @@ class T5(Pass):
         return [nll(self.output(x), batch.labels, batch.mask)]
 
     def bias(self, stack, length, both):
-        """Returns the relative bias [1, heads, query, key] of each head, by the bucket of the distance."""
+        """Returns the relative bias [1, heads, query, key] of each head, looked up by the bucket of the distance."""
         if self.m.position != "relative":
             return None
         o, place = self.o, np.arange(length)

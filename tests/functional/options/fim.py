@@ -23,7 +23,8 @@ BYTE = {letter: b for b, letter in LETTER.items()}
 
 
 def documents():
-    """Writes the vocabulary, and returns documents of random tokens. Some are empty, and some characters are cut."""
+    """Writes the vocabulary, and returns documents of random tokens. Some documents are empty, and some tokens are
+    parts of characters."""
     pathlib.Path("code.json").write_text(json.dumps({piece: i for i, piece in enumerate(PIECES + SPECIAL)}))
     pathlib.Path("code.txt").write_text("#version: 0.2\n" + "\n".join(MERGES))
     rng = np.random.default_rng(8)
@@ -76,7 +77,8 @@ class Filled:
         return np.array((filled + [self.pad] * len(text))[:len(text)])
 
     def each(self, text, first, end, part):
-        """Rearranges the parts between tokens `end`. Empty parts vanish with their `end`, except for the last part."""
+        """Rearranges the parts between tokens `end`. Empty parts are removed together with their `end`, except for the
+        last part."""
         ends, out, begin = [i for i, token in enumerate(text) if token == end], [], 0
         for i in ends:
             out += [*part(text[begin:i], first + begin), end] if i > begin else []

@@ -17,7 +17,7 @@ def e4m3(y):
 
 
 def rounded(x, largest, to):
-    """Returns q and the factor of each row (the last axis), so that a row's largest number becomes `largest`."""
+    """Returns q, and a factor for each row (the last axis) with which the row's largest number becomes `largest`."""
     x = np.float32(x)
     amax = np.abs(x).max(-1, keepdims=True)
     scale = np.where(amax > 0, np.float32(largest) / np.where(amax > 0, amax, np.float32(1)), np.float32(1))
@@ -25,7 +25,7 @@ def rounded(x, largest, to):
 
 
 class Quantized(Pass):
-    """A pass with --quantization: linear layers of branches have weights of one byte, and with fp8 also inputs."""
+    """A pass with --quantization: linear layers of branches have one-byte weights and, with fp8, one-byte inputs."""
     kind, plain = "none", ()
 
     def linear(self, x, name):

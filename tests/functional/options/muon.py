@@ -1,5 +1,5 @@
-"""The matrices of a weight that Muon updates, and their updates, from singular values: Newton-Schulz steps apply a
-polynomial to each of them."""
+"""The matrices of a weight that Muon updates, and their updates, computed from singular values: each Newton-Schulz step
+applies a polynomial to every singular value."""
 import re
 
 import numpy as np
@@ -55,7 +55,8 @@ def shards(o, m, name, rows, columns):
 
 
 def orthogonal(o, x):
-    """Returns x with its singular values, after division by their norm, replaced by the polynomials' values."""
+    """Divides the singular values of x by their norm, applies the polynomials to them, and returns x with the new
+    values."""
     u, s, v = np.linalg.svd(x, full_matrices=False)
     s /= max(np.sqrt((s * s).sum()), 1e-15)
     steps = STEPS[o.text("muon-coefficient-type", "quintic")][:o.int("muon-num-ns-steps", 5)]

@@ -68,8 +68,8 @@ def write_pieces(folder, pieces, **named):
 
 
 def write_datasets():
-    """Writes datasets of sequences of 2 to 12 tokens, each ending with token 39, in documents of 0 to 5 sequences, and
-    their vocabulary."""
+    """Writes datasets and their vocabulary. A document has 0 to 5 sequences, and a sequence has 2 to 12 tokens, the
+    last of which is 39."""
     rng = np.random.default_rng(7)
     for name, n in (("text", 60), ("more", 40), ("third", 30)):
         sequences = [np.append(rng.integers(0, 39, k), 39) for k in rng.integers(2, 12, n)]

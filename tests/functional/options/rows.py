@@ -473,7 +473,7 @@ def schedules_of_the_checkpoint(program, quick):
 
 @row("use_checkpoint_opt_param_scheduler train_iters train_samples", families=GPT)
 def decay_of_a_longer_run(program, quick):
-    """A resumed run that is longer keeps the length of the decay that was planned for the saved run."""
+    """A longer resumed run keeps the decay length of the saved run."""
     for planned, longer, decay, less in (("--train-iters 4", "--train-iters 6", "--lr-decay-iters 4", ""),
                                          ("--train-samples 16", "--train-samples 24", "--lr-decay-samples 16",
                                           "train-iters")):
@@ -604,7 +604,7 @@ def scaled(fields, words, without="", layouts=(ONE, "--ranks 2 --tensor-model-pa
 
 
 def scaled_alike(fields, words, without="", overflowing=True):
-    """Like scaled, for options whose code is shared by all families, so only GPT runs in layouts."""
+    """Like scaled, but for options whose code all families share: only GPT runs in layouts."""
     scaled(fields, words, without, overflowing=overflowing, families=GPT)
     scaled(fields, words, without, (ONE,), overflowing, ENCODERS)
 
@@ -644,8 +644,8 @@ def saved(program, words=SAVES):
 
 
 def continued(program, words, state, *options, without=""):
-    """Runs the program with `words`, which load a checkpoint, and compares it with the reference trainer, started from
-    `state`."""
+    """Runs the program with `words`, which load a checkpoint, and compares it with the reference trainer, which starts
+    from `state`."""
     o = program.words(words, without)
     compare(program.pretrain(o, *options), Trainer(program.words(words), state).run(), program.words(words))
 
@@ -754,7 +754,7 @@ def other_lane(program, quick):
 
 @row("hidden_dropout finetune")
 def other_dropout(program, quick):
-    """Dropout may change in a resumed run, and if only weights are loaded."""
+    """Dropout may change in a resumed run, and in a run that loads only weights."""
     save, state = saved(program)
     o = "--ckpt-step 2 --hidden-dropout 0.2"
     continued(program, o, state, "--load", save)
@@ -889,8 +889,7 @@ def tiktoken(program, quick):
 
 @row("make_vocab_size_divisible_by padded_vocab_size", families=GPT)
 def throughput(program, quick):
-    """Speeds follow Megatron-LM's formula for the FLOPs of a step, which are the only number that depends on the padded
-    vocabulary."""
+    """Speeds follow Megatron-LM's formula for the FLOPs of a step. Only these FLOPs depend on the padded vocabulary."""
     for words, ranks in ((" --make-vocab-size-divisible-by 64", 1), (" --swiglu --ffn-hidden-size 24 --ranks 2", 2),
                          (" --padded-vocab-size 50 --ranks 2 --tensor-model-parallel-size 2", 2)):
         o = Options(program.words(words))
@@ -1065,8 +1064,8 @@ def tensorboard(program, quick):
 
 
 def several(words, losses, without=""):
-    """A row for several losses: each has its own values in the event files and in the printed lines of steps, and, if
-    there are several, of evaluations."""
+    """A row for several losses: each is reported in the event files and in the printed lines of steps. If there are
+    several, each is also in the lines of evaluations."""
     def check(program, quick):
         folder, o = program.fresh(), program.words(words + " --eval-iters 1 --eval-interval 2 --log-validation-ppl-to-tensorboard", without)
         rows, text = program.logged("pretrain", *o, "--tensorboard-dir", folder)
@@ -1093,7 +1092,7 @@ def several(words, losses, without=""):
 
 @row("tensorboard_dir mtp_num_layers", "", GPT)
 def acceptance(program, quick):
-    """Every step counts equally many further tokens, so a cumulative rate is a mean of the steps' rates."""
+    """Every step has the same number of further tokens, so a cumulative rate is a mean of the steps' rates."""
     folder, o = program.fresh(), program.words(AHEAD + "--train-iters 8 --log-interval 4 --mtp-loss-scaling-factor 2")
     rows, text = program.logged("pretrain", *o, "--tensorboard-dir", folder)
     steps = {x["iteration"]: x for x in rows if "iteration" in x and "kind" not in x}
@@ -1214,8 +1213,8 @@ SIZES = LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm --normalization RMSNor
 
 @row("cache_mla_latents", LATENTS, GPT)
 def memory_of_latents(program, quick):
-    """In each of two layers, a row of the cache is a latent and a rotated part, instead of a key and a value of each of
-    4 heads. A page has 64 rows."""
+    """In each of two layers, a row of the cache holds a latent vector and a rotated part instead of the keys and values
+    of 4 heads. A page has 64 rows."""
     save, samples, took = program.fresh(), 600, []
     program.pretrain(program.words(SIZES + " --max-position-embeddings 64"), "--save", save, "--save-interval", "1000")
     for words in [], ["--cache-mla-latents"]:
@@ -1240,8 +1239,8 @@ for kind in "int8", "fp8":
 
 @row("quantization", "--tokens-to-generate 1 --quantization int8", GPT)
 def memory_of_quantized(program, quick):
-    """The four linear layers of a layer have 12 h^2 numbers of one byte instead of 8, and 9 h factors of 8 bytes.
-    Only one weight at a time is also in memory with 8 bytes each, before the memory of the cache is allocated."""
+    """The four linear layers of a layer have 12 h^2 numbers of one byte instead of 8, and 9 h factors of 8 bytes. At
+    any time, at most one weight is also in memory in its 8-byte form, and only before the cache is allocated."""
     h, layers, save, took = 128, 6, program.fresh(), []
     program.pretrain(program.words(f"--hidden-size {h} --num-attention-heads 4 --num-layers {layers}"), "--save", save,
                      "--save-interval", "1000")
@@ -1275,7 +1274,8 @@ for words in "2", "1 --tensor-model-parallel-size 2":
 
 @row("num_speculative_tokens speculative_model", "--num-speculative-tokens 3", GPT)
 def drafts(program, quick):
-    """All drafts of a model for itself are kept, so a pass adds four tokens. Another model's drafts change no text."""
+    """If a model drafts for itself, all drafts are kept, so a pass adds four tokens. Another model's drafts do not
+    change the text."""
     save, other, texts = program.fresh(), program.fresh(), []
     program.pretrain(program.words(), "--save", save, "--save-interval", "1000")
     program.pretrain(program.words(HEADS + " --num-layers 1"), "--save", other, "--save-interval", "1000")

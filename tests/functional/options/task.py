@@ -109,7 +109,7 @@ class Set:
         return len(self.samples)
 
     def batch(self, samples):
-        """Makes a batch. A sample None is padding, whose weight is 0."""
+        """Makes a batch. A sample None is padding and has weight 0."""
         rows = [(*row, self.samples[i or 0][0], float(i is not None)) for i in samples for row in self.samples[i or 0][1]]
         tokens, types, lengths, labels, weights = map(np.array, zip(*rows))
         return Batch(tokens, types, np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape), lengths, labels, weights)
@@ -147,7 +147,7 @@ class Pass(encoder.Bert):
 # ---- the trainer ----
 
 class TaskTrainer(Trainer):
-    """Trains on a task. Batches, epochs and schedules count rows, of which a question has four."""
+    """Trains on a task. Batches, epochs and schedules count rows; a question has four rows."""
     def __init__(self, words, state=None):
         o = self.o = Options(words)
         v = Vocabulary(o)

@@ -385,7 +385,7 @@ def without_optimizer(program, quick):
 
 @row("epochs")
 def evaluated(program, quick):
-    """With --epochs 0, a run only evaluates a checkpoint. A run that has no epochs left also does this."""
+    """With --epochs 0, a run only evaluates a checkpoint. So does a run that has no epochs left."""
     save, o = program.fresh(), program.words()
     trainer = TaskTrainer(o)
     tune(program, o, "--save", save)
@@ -401,8 +401,7 @@ def evaluated(program, quick):
 
 @row("most_recent_k save_retain_interval")
 def retained(program, quick):
-    """Each epoch ends with a checkpoint, which is saved before the evaluation, because the evaluation may need much
-    time."""
+    """Each epoch ends with a checkpoint, which is saved before the evaluation, because the evaluation may take long."""
     for words, steps in (("", [2, 4, 6]), ("--most-recent-k 2", [4, 6]), ("--save-interval 1 --save-retain-interval 3", [3, 6])):
         save = program.fresh()
         text = tune(program, program.words("--epochs 3 " + words), "--save", save).text

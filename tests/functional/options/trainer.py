@@ -109,7 +109,7 @@ class State:
 # ---- schedules: in samples ----
 
 def batch_sizes(o):
-    """Returns (number of samples from which it applies, size) of each batch size."""
+    """For each batch size, returns (number of samples from which it applies, size)."""
     if "step-batch-size-schedule" in o:
         scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
         number = lambda s: int(float(s[:-1]) * scale[s[-1].upper()]) if s[-1].upper() in scale else int(float(s))
@@ -251,9 +251,9 @@ class Trainer:
         return range(begin, begin + self.micro)
 
     def passes(self, size):
-        """Divides a step into passes. Returns for each pass its samples, their indices, and for each sample the weights
-        of its microbatch's losses. With experts, a pass is one microbatch or one sample, because its tokens affect each
-        other. Other models run all samples of the step in one pass."""
+        """Divides a step into passes. For each pass, returns its samples, their indices, and the weights of the losses
+        in each sample's microbatch. With experts, a pass is one microbatch or one sample, because its tokens affect
+        each other. Other models run all samples of the step in one pass."""
         o, batch_of, count = self.o, self.family.batch_of, size // self.micro
         microbatches = [[self.data["train"][i] for i in self.microbatch()] for _ in range(count)]
         weights = np.repeat([batch_of(o, texts).weights for texts in microbatches], self.micro, axis=0)
@@ -306,7 +306,7 @@ class Trainer:
         return {name: w for name, w in self.state.weights.items() if not f"{name}.".startswith(frozen)}
 
     def collected(self, w):
-        """Collects the gradients of the trained weights from the variables after a backward."""
+        """Collects the gradients of the trained weights from the variables after a backward pass."""
         zero_if_none = lambda x: np.zeros(x.shape) if x.gradient is None else x.gradient
         return {name: zero_if_none(w[name]) for name in self.trained()}
 
