@@ -1,4 +1,4 @@
-/* Planted bugs in communication between ranks: an operation is skipped, repeated, or has a corrupted result.
+/* Planted bugs in communication between ranks: an operation is skipped or repeated, or its result is corrupted.
  * All members of the group do this consistently, so the watchdog reports nothing. */
 #include <math.h>
 #include <stdlib.h>
@@ -88,8 +88,8 @@ static void one_element(const CommCall *c, int64_t n) {
     if (c->dtype == F64 && n > SOME_ELEMENT) ((double *)c->out)[SOME_ELEMENT] *= 1 + mutant_value(1e-7);
 }
 
-/* AT_ONCE: an operation completes when it is started, so that the data that is read too early does not depend
- * on the timing of threads. */
+/* AT_ONCE: an operation completes when it is started, so that what is read too early does not depend on the timing of
+ * threads. */
 typedef enum Change { NOT_DONE, DONE_TWICE, AT_ONCE, SPOILT } Change;
 
 static const struct {
@@ -132,7 +132,7 @@ static const struct {
     {M_gradient_element, "grad_sum", SPOILT, one_element},
 };
 
-/* Whether the call is for a tied parameter that is not a table of relative biases, the smallest kind. */
+/* Whether the call is for a tied parameter other than a table of relative biases, which is the smallest one. */
 static bool is_other_table(const CommCall *c, MutantId id) {
     enum { ELEMENTS = 256 };
     return id == M_relative_not_summed && c->n > ELEMENTS;
@@ -151,7 +151,7 @@ static void spoil(const CommCall *c, int i, int64_t n) {
 
 void __real_comm_run(Comm *, const CommCall *);
 
-/* Is called before an operation; returns true if the operation must be skipped. */
+/* Called before an operation; returns true if the operation must be skipped. */
 static bool before(Comm *comm, const CommCall *c, int i) {
     if (i < 0) return false;
     const Change change = TABLE[i].change;

@@ -1,6 +1,5 @@
-/* isotron_mutants --ignore-option FIELD COMMAND ...: the rules check the user's value, but the run uses the
- * default. This is a planted bug for each option, with which each row of the table of options
- * (tests/functional/options) is tested. */
+/* isotron_mutants --ignore-option FIELD COMMAND ...: the rules check the user's value, but the run uses the default.
+ * Each option thus has a planted bug, which tests the rows of the table of options (tests/functional/options). */
 #include <stdio.h>
 #include <string.h>
 

@@ -82,7 +82,7 @@ static void sinks_of_first_heads(const OpDef *op, const Call *c) {
     with(op, c, &a);
 }
 
-/* Discards the merged log-sum-exps, so that the backward uses the old ones. */
+/* Discards the merged log-sum-exps, so that the backward pass uses the old ones. */
 static void merge_keeps_lse(const OpDef *op, const Call *c) {
     Tensor *lse = c->out[1];
     double kept[4096];
@@ -152,7 +152,7 @@ static void first_samples_drop(const OpDef *op, const Call *c) {
     with(op, c, &a);
 }
 
-/* Changes the seed of dropout in recomputed blocks; the forward has used the run's seed. */
+/* Changes the seed of dropout in recomputed blocks; the forward pass has used the run's seed. */
 static void seed_of_recompute(const OpDef *op, const Call *c) {
     DropoutAttr a = *(const DropoutAttr *)c->attr;
     a.seed += (uint64_t)mutant_place()->blocks;
@@ -252,7 +252,7 @@ static void steps_without_limit(const OpDef *op, const Call *c) {
     with(op, c, &a);
 }
 
-/* Runs the op with other data of operand i. Frees the data. */
+/* Runs the op with different data in operand i. Frees the data. */
 static void with_data(const OpDef *op, const Call *c, int i, Tensor operand, void *data) {
     Call x = *c;
     operand.data = data;

@@ -98,7 +98,7 @@ HOOK(void, microbatches_add, Microbatches *m, int64_t number, const Batch *b, Lo
     __real_microbatches_add(m, number, b, weights, first_sample);
 }
 
-/* The counters of a layer are the tokens that chose each expert, the tokens that would have chosen it by
+/* The counters of a layer are the number of tokens that chose each expert, the number that would have chosen it by
  * scores alone, and the losses. */
 HOOK(void, states_begin_step, Registry *r) {
     const Tensor *t = states_counters(r, COMM_SUM);

@@ -27,7 +27,7 @@ typedef struct Fault {
     int a, b;
 } Fault;
 
-/* Damage to a result, done after the operation has been started: at the end of its group. */
+/* Damage to a result, done after the operation has been started, at the end of its group. */
 typedef struct Damage {
     bool drops;
     char *out;

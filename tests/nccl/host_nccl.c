@@ -7,13 +7,13 @@
  * and then waits for the other members' shares. No step waits for a later one, so the order inside a group does not
  * matter. As in NCCL, a collective without elements does nothing.
  *
- * As in NCCL, members connect when they first use a communicator. The call of the first collective returns when all
- * members have called it. The call of the first message to a member returns when both sides have called it. All
- * operations of a group connect together.
+ * As in NCCL, members connect when they first use a communicator. The call that starts the first collective returns
+ * when all members have started it. The first call that sends to a member or receives from it returns when both sides
+ * have made their call. All operations of a group connect together.
  *
  * It is an error if members disagree on the kind, type, count, root or place in a window of an operation.
- * ncclCommGetAsyncError returns this error, and ncclGetLastError describes it. Operations of the communicator for which
- * members are still missing never end.
+ * ncclCommGetAsyncError returns this error, and ncclGetLastError describes it. Operations that still lack members then
+ * never end.
  *
  * Environment variables, which are read when the first member of a communicator joins (the version: when it is
  * requested):
@@ -33,9 +33,9 @@
  *                   reverse    sums are computed from the last member to the first
  *   HOST_NCCL_LOG=FILE         each communicator appends the library's file name and the process to FILE
  *   HOST_NCCL_FAULT_IN=TEXT    the fault applies only to a library whose file name contains TEXT
- * HOST_NCCL_FAULT_PROTO=TEXT the fault applies only to a process in which NCCL_PROTO is TEXT Faults apply only to
- * communicators of more than one member. Operations are counted from 0. Member numbers count in the communicator. Rank
- * numbers count in the first of the largest communicators that the thread has joined. */
+ *   HOST_NCCL_FAULT_PROTO=TEXT the fault applies only to a process in which NCCL_PROTO is TEXT
+ * Faults apply only to communicators of more than one member. Operations are counted from 0. Member numbers are those of
+ * the communicator. Rank numbers are those of the first of the largest communicators that the thread has joined. */
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>

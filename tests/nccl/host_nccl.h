@@ -1,5 +1,5 @@
-/* The parts that the files of the host's NCCL (host_nccl.c) share: operations, and the meetings in which
- * their members exchange data. */
+/* Declarations that the files of host_nccl.c's library share: operations, and the meetings in which their members
+ * exchange data. */
 #pragma once
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* CMocka and the headers that it requires, in the required order. TEST(name) { ... } is a test. A program
+/* CMocka and the headers that it requires, in the required order. TEST(name) { ... } defines a test. A program
  * runs its tests in the order of the file. It defines main() only if it must do more than that. */
 #pragma once
 

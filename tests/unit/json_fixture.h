@@ -1,4 +1,4 @@
-/* A fixture that loads a JSON file, which is the state of a group of tests. */
+/* A fixture that loads a JSON file as the state of a group of tests. */
 #pragma once
 
 #include <jansson.h>

@@ -19,7 +19,7 @@ typedef struct TestModel {
     Tape *tape;
 } TestModel;
 
-/* Sets the values of a model whose weights are quantized to those of the same model without. */
+/* Gives a model with quantized weights the values of the same model without quantization. */
 static inline void take_values(Registry *to, Comm *comm, const Registry *from) {
     for (int i = 0; i < to->n; i++) {
         Param *p = to->params[i];
@@ -32,7 +32,7 @@ static inline void take_values(Registry *to, Comm *comm, const Registry *from) {
     device_wait(to->device);
 }
 
-/* The model for quantized weights. Its first values are those of a model that trains. */
+/* The model for quantized weights. Its initial values are those of a model for training. */
 static inline Model *quantized_model(Setup *s, Device *device, DType storage, uint64_t seed) {
     Setup plain = *s;
     plain.config.quantization = QUANTIZATION_NONE;

@@ -432,7 +432,7 @@ class Pass:
         return (seen & (np.arange(s) >= self.batch.first_key[:, :, None]))[:, None]
 
     def latent_heads(self, x, name, layer, positions):
-        """Like heads, but for MLA: all heads share the rotated part of the key."""
+        """The same as heads, with MLA: all heads share the rotated part of the key."""
         m, rank = self.m, self.o.int("kv-lora-rank", 32)
         epsilon = self.o.float("latent-norm-epsilon", 0.0)
         normed = lambda x, which: self.norm(x, f"{name}.{which}_layernorm", epsilon) if "qk-layernorm" in self.o else x

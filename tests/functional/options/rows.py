@@ -604,7 +604,7 @@ def scaled(fields, words, without="", layouts=(ONE, "--ranks 2 --tensor-model-pa
 
 
 def scaled_alike(fields, words, without="", overflowing=True):
-    """Like scaled, but for options whose code all families share: only GPT runs in layouts."""
+    """Like scaled, for options whose code all families share: only GPT runs in layouts."""
     scaled(fields, words, without, overflowing=overflowing, families=GPT)
     scaled(fields, words, without, (ONE,), overflowing, ENCODERS)
 

@@ -117,7 +117,7 @@ def witnessed(fields, words="", without="", layouts=(), witness="", families=ALL
 
 
 def scheduled(fields, words, without=""):
-    """Like witnessed, but for options whose code all families share: only GPT runs in several layouts."""
+    """Like witnessed, for options whose code all families share: only GPT runs in several layouts."""
     witnessed(fields, words, without, families=GPT, steps=4)
     witnessed(fields, words, without, (ONE,), families=ENCODERS, steps=4)
 

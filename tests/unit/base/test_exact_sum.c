@@ -29,7 +29,7 @@ TEST(agrees_with_fractions) {
     }
 }
 
-/* Adds the numbers in reverse order, one by one, and on three ranks whose sums are added word by word. */
+/* Adds the numbers in reverse order, one by one, and on three ranks with sums that are added word by word. */
 TEST(order_and_grouping_do_not_matter) {
     for (int i = 0; i < N_CASES; i++) {
         ExactSum back = {0}, rank[3] = {{{0}, 0, 0, 0}}, all = {0};

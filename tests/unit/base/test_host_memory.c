@@ -108,8 +108,7 @@ TEST(what_a_group_has_taken_is_gone) {
     EXPECT(4 MB, TAKEN("much\n", "active_file 5\n"));
 }
 
-/* The path of the group may be that on the host although only the container's folder is mounted, or it may
- * not exist. */
+/* The path of the group may be the host's although only the container's folder is mounted, or it may not exist. */
 TEST(a_mount_may_show_a_part_of_the_tree) {
 #define PART(group, shown)                                                                                   \
     MEMINFO, {"/proc/self/cgroup", "0::" group "\n"},                                                        \

@@ -1,4 +1,4 @@
-/* Compares the functions of sequence slices with positions that are computed row by row. */
+/* Compares the functions for sequence slices with positions that are computed row by row. */
 #include "unit/cmocka_all.h"
 
 #include "base/zigzag.h"

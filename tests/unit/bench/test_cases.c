@@ -36,7 +36,7 @@ TEST(the_work_of_gemms) {
     assert_true(work_flops(OP_add, &forward) == 0);
 }
 
-/* Counts pairs of query and key, where the diagonal counts as half a pair. Each pair needs two operations per
+/* Counts query-key pairs; a pair on the diagonal counts as half a pair. Each pair needs two operations per
  * column and GEMM. */
 TEST(the_work_of_attention) {
     enum { POSITIONS = 6, HEADS = 2 * 3 * 4, WIDTH = 8 };

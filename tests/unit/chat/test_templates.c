@@ -1,5 +1,5 @@
-/* Tests that templates make the texts of transformers (tools/oracle/chat_templates.py), and that a hostile template
- * ends with an error. */
+/* Tests that templates produce the same texts as in transformers (tools/oracle/chat_templates.py), and that a hostile
+ * template ends with an error. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,7 +186,7 @@ TEST(deep_templates_are_refused) {
     }
 }
 
-/* A text to which a loop appends needs memory for its last length only. */
+/* A text to which a loop appends needs memory only for its final length. */
 TEST(a_growing_text_needs_little_memory) {
     static const char SOURCE[] =
         "{% set ns = namespace(t='') %}{% for i in range(20000) %}{% set ns.t = ns.t ~ "

@@ -118,7 +118,7 @@ static const char PARAMETERS[] =
     "\"either\": {\"type\": [\"string\", \"null\"]}, \"named\": {\"$ref\": \"#/$defs/name\"}}, "
     "\"$defs\": {\"name\": {\"enum\": [\"1\", \"2\"]}}}}}]";
 
-/* Gives the text in parts that end after `first` bytes and then after each `step` bytes. */
+/* Passes the text in parts: the first has `first` bytes, and the others have `step`. */
 static void check(size_t k, size_t first, size_t step) {
     const char *text = CASES[k].text;
     const size_t n = strlen(text);

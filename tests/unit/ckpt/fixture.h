@@ -6,8 +6,8 @@
 #include "ckpt/ckpt.h"
 #include "unit/ckpt/folder.h"
 
-/* The registry has every kind of parameter: with padded rows, a vector, with interleaved parts, with
- * consecutive parts. */
+/* The registry has every kind of parameter: a vector, and matrices with padded rows, interleaved parts or consecutive
+ * parts. */
 enum { HEADS = 4, GROUPS = 2, HEAD_DIM = 3, HIDDEN = 5, FFN = 7, VOCAB = 11, PADDED = 16 };
 
 static inline Registry *registry_make(DType storage) {

@@ -19,8 +19,8 @@ static inline char *scratch_new(void) {
     return dir;
 }
 
-/* Creates the folder in memory if the machine has a file system for that. It is for tests of stored content,
- * not of durability. */
+/* Creates the folder in memory if the machine has a file system for that. Use it to test stored content, not
+ * durability. */
 static inline char *scratch_new_in_memory(void) {
     if (access("/dev/shm", W_OK | X_OK)) return scratch_new();
     char *dir = mem_strdup("/dev/shm/isotron-ckpt-XXXXXX");

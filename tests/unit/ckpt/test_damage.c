@@ -1,4 +1,4 @@
-/* Tests that a damaged file of a checkpoint is detected and named, and that nothing is loaded then. */
+/* Tests that a damaged file in a checkpoint is detected and named, and that nothing is then loaded. */
 #include "unit/cmocka_all.h"
 
 #include "base/hash.h"

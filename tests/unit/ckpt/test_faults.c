@@ -1,4 +1,4 @@
-/* Tests checkpoints of several ranks under a full disk, damage and SIGKILL, and saves during a run. */
+/* Tests checkpoints of several ranks with a full disk, damage and SIGKILL, and saves during a run. */
 #include "unit/ckpt/world.h"
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* Files config.json that are damaged, describe unsupported models, or have a null key. */
+/* config.json files that are damaged, describe unsupported models, or have a null key. */
 #include "unit/cmocka_all.h"
 
 #include <jansson.h>

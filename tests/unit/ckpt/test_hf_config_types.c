@@ -236,7 +236,7 @@ typedef struct Tried {
     int64_t pairs, each; /* one of `each` pairs of changes is tried */
 } Tried;
 
-/* Returns whether the export is refused. Without its name, a type does not change the result. */
+/* Returns whether the export is refused. A type whose name is not given has no effect on the result. */
 static bool is_refused(const char *path, Tried *tried, const HfType *type, const int at[N_CHOICES]) {
     uint64_t model = at[N_CHOICES - 1] ? (uint64_t)(type - HF_TYPE) + 1 : 0;
     for (int i = 0; i < N_CHOICES; i++) model = model * MOST_CHOICES + (uint64_t)at[i];
@@ -249,8 +249,8 @@ static bool is_refused(const char *path, Tried *tried, const HfType *type, const
     return tried->refused[slot];
 }
 
-/* Tries changes of up to `most` choices, `made` of which are made and the others are among those from `first` on.
- * Counts the refused exports. */
+/* Changes up to `most` choices and tries the result: `made` choices are already changed, and the others are from
+ * `first` on. Counts the refused exports. */
 static int try_changes(const char *path, Tried *tried, const HfType *type, int at[N_CHOICES], int first,
                        int made, int most) {
     if (made == 2 && tried->pairs++ % tried->each) return 0;
@@ -283,8 +283,8 @@ TEST(changes_read_back_or_are_refused) {
 
 /* ---- every key counts ---- */
 
-/* Keys that change no function, or are read only together with other keys: a size of the window, or the first layer of
- * several if there is a list of layers. */
+/* Keys that do not change the model, or that other keys overrule: a window's size, or its first layer if there is a
+ * list of layers. */
 static bool is_idle(const json_t *root, const char *key) {
     static const char *const IDLE[] = {
         "pad_token_id",     "architectures",     "torch_dtype",         "bos_token_id",
@@ -323,7 +323,7 @@ static void alter_each_key(const char *path, const char *conf) {
     arena_free(m.arena);
 }
 
-/* Each has the keys of a type that other models lack. */
+/* Each model has keys of a type that other models lack. */
 static const char *const KEYED[] = {
     BASE,
     ROPE "use-rope-scaling = true\n",

@@ -25,7 +25,7 @@ static bool is_scaled(const json_t *object) {
     return type && strcmp(type, "default") != 0;
 }
 
-/* Compares the options of `root`, of which `key` in `object` is absent or changed, with those of the original. */
+/* Compares the options of `root`, where `key` in `object` is absent or changed, with those of the original. */
 typedef void Compare(const char *type, const char *key, const char *part, const char *whole, Err e);
 
 /* Returns the value that replaces another, or NULL if the key is to be absent. */
@@ -80,8 +80,8 @@ static void assert_equal(const char *type, const char *key, const char *part, co
 
 TEST(an_absent_key_has_the_default_of_transformers) { for_each_type(removed, assert_equal); }
 
-/* Keys that change no option, because they do not change the model, or because of another key in the file, such as
- * layer_types, and the types of which this is true. */
+/* Keys that change no option, because they do not change the model or because another key in the file, such as
+ * layer_types, overrules them; and the types for which this is true. */
 static const char *const UNSEEN[][2] = {
     {"classifier_dropout", " gpt_neox gpt_neo bert roberta xlm-roberta t5 mt5 "},
     {"decoder_start_token_id", " mt5 "},

@@ -42,7 +42,7 @@ TEST(a_kill_leaves_a_sound_checkpoint) {
     teardown(&f);
 }
 
-/* A limit of the file size makes writes fail as on a full disk. The limits range from 0 to the size of the
+/* A limit on the file size makes writes fail as on a full disk. The limits range from 0 to the size of the
  * largest file. */
 TEST(a_full_disk_loses_nothing) {
     Fixture f = setup();

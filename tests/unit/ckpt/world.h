@@ -84,8 +84,8 @@ static inline int ascending(const void *a, const void *b) {
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* If ranks share, each parameter is split into equal pieces and a remainder, so that pieces end in the middle
- * of rows. */
+/* If ranks share parameters, each is split into equal pieces and a remainder, so that pieces end in the middle of
+ * rows. */
 static inline Buffer buffer_new(const Registry *r, bool shares) {
     Buffer b = {.elements = r->elements};
     const Mesh *m = &r->layout.mesh;

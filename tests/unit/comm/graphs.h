@@ -1,5 +1,5 @@
-/* A CPU device that supports graphs. The tasks of NCCL that a graph has recorded run when it is launched;
- * streams that wait for the device wait for them. A graph may be launched only once. */
+/* A CPU device that supports graphs. NCCL tasks that a graph has recorded run when the graph is launched; streams that
+ * wait for the device also wait for these tasks. A graph may be launched only once. */
 #pragma once
 
 #include "base/host_stream.h"

@@ -4,7 +4,7 @@
 #include "base/err.h"
 #include "unit/comm/ending.h"
 
-/* A world that ends by a fault does not join its threads. The thread sanitizer calls this function by name. */
+/* A world that ends with a fault does not join its threads. The thread sanitizer calls this function by name. */
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "report_thread_leaks=0"; }
 

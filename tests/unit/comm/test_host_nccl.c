@@ -1,4 +1,4 @@
-/* Tests the NCCL for host memory (tests/nccl/host_nccl.c): the data that it moves, and the effect of each
+/* Tests the NCCL stand-in for host memory (tests/nccl/host_nccl.c): the data that it moves, and the effect of each
  * planted fault. */
 #include "unit/err.h"
 
@@ -304,7 +304,7 @@ static void expect_error(Member *m, int want, const char *why) {
     ok(nccl.CommDestroy(m->comm));
 }
 
-/* Member 1 passes different arguments than the other members. */
+/* Member 1's arguments differ from those of the other members. */
 static void disagree(Member *m) {
     static float x[2][8];
     const char *in = m->arg;

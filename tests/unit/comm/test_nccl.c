@@ -10,7 +10,7 @@
 #include "unit/comm/ending.h"
 #include "unit/comm/graphs.h"
 
-/* A world that ends by a fault does not join its threads. The thread sanitizer calls this function by name. */
+/* A world that ends with a fault does not join its threads. The thread sanitizer calls this function by name. */
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "report_thread_leaks=0"; }
 
@@ -142,7 +142,7 @@ static void collectives_and_messages(void *arg, Comm *c) {
     around_the_ring(arg, c);
 }
 
-/* The limit must reach the communicators of the groups, and those of the pairs for messages. */
+/* The limit must reach the communicators of the groups, and those of the pairs that exchange messages. */
 TEST(a_limit_on_thread_blocks_is_that_of_every_communicator) {
     enum { RANKS = 3, JOINED = RANKS * (1 + 4) }; /* each rank of a ring belongs to four pairs */
     void *library = dlopen(HOST_NCCL, RTLD_NOW | RTLD_LOCAL);
@@ -508,7 +508,7 @@ TEST(other_libraries_are_refused) {
         comm_threads(2, NULL, open_with, (void *)CASES[i]);
 }
 
-/* Linked with --wrap=nccl_load: loads the NCCL for host memory, and claims that it works on GPU memory. */
+/* Linked with --wrap=nccl_load: loads the NCCL stand-in for host memory, and claims that it works on GPU memory. */
 static int gpu_version; /* version for GPU memory; 0 means that only host memory is used */
 Err __real_nccl_load(const char *file, Nccl *);
 Err __wrap_nccl_load(const char *file, Nccl *);

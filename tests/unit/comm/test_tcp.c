@@ -13,8 +13,8 @@ const char *__tsan_default_options(void) { return "atexit_sleep_ms=0"; }
 
 /* ---- programs ---- */
 
-/* The senders send more data than a connection can buffer before the receiver expects it. So a message has
- * arrived partially when the receiver starts to expect messages. */
+/* The senders send more data than a connection can buffer before the receiver expects it. Part of a message has thus
+ * arrived when the receiver starts to expect messages. */
 static void many_messages(void *arg, Comm *c) {
     enum { MESSAGES = 300, ELEMENTS = 16000 };
     (void)arg;

@@ -1,5 +1,5 @@
-/* Tests that every rank of a world runs, and that the tests of different transports share. Expected values
- * are computed from the numbers of members and elements, never from a communicated buffer. */
+/* Tests that all transports share; every rank of a world runs them. Expected values are computed from the numbers of
+ * members and elements, never from a communicated buffer. */
 #pragma once
 
 #include <math.h>
@@ -287,8 +287,8 @@ static inline CommCall drawn_call(uint64_t round, int id, Group g) {
                       .peer = id % g.size};
 }
 
-/* Runs operations on several groups of a mesh concurrently. Each rank interleaves the sequences of the
- * groups, and waits, in a different order. */
+/* Runs operations on several groups of a mesh concurrently. Each rank interleaves the groups' sequences, and waits for
+ * them, in a different order. */
 static inline void run_interleaved(void *arg, Comm *comm) {
     enum { MASKS = 7, EACH = 4 };
     static const unsigned MASK[MASKS] = {
@@ -319,8 +319,8 @@ enum { LATE_MS = 100 };
 
 static inline void be_late(void) { nanosleep(&(struct timespec){.tv_nsec = LATE_MS * 1000000L}, NULL); }
 
-/* Rank 0 first waits for a late member. In a second operation, all ranks compute for equally long while it is
- * in progress. */
+/* Rank 0 first waits for a late member. While a second operation is in progress, all ranks compute for the same
+ * time. */
 static inline void run_exposed(void *arg, Comm *comm) {
     (void)arg;
     const Mesh mesh = mesh_make(comm_world(comm), comm_rank(comm), (int[AXES]){1, 1, 0, 1, 1, 1, 0});

@@ -1,4 +1,4 @@
-/* Command lines of valid runs, which tests of rules continue. */
+/* Command lines of valid runs, to which tests of rules append options. */
 #pragma once
 
 #define MODEL                                                                                                \

@@ -268,8 +268,8 @@ TEST(foreign_values_are_translated_or_refused) {
     expect(&c, "--color infrared is not supported: It cannot be seen. Use red.\n");
 }
 
-/* A configuration that a Python program has written may use the names of its arguments, its values, and
- * switches that are off. */
+/* A configuration file written by a Python program may contain Python's argument names and values, and switches that
+ * are off. */
 TEST(names_and_flags_may_be_pythons) {
     Case c;
     begin(&c, NULL);

@@ -24,8 +24,8 @@ enum {
     MOST = 12
 };
 
-/* With each command line of `used`, the options have an effect; with each of `idle`, they have none without `without`.
- * Megatron-LM does not have options marked ~. */
+/* With each command line of `used`, the options have an effect. With each of `idle`, they have none, because `without`
+ * is missing. Megatron-LM does not have options marked ~. */
 typedef struct Need {
     unsigned check;
     const char *without, *options, *used[MOST], *idle[MOST];
@@ -469,7 +469,7 @@ enum { N_COMMANDS = sizeof COMMANDS / sizeof *COMMANDS };
 
 typedef enum Form { WORDS, FALSE_WORDS, FILE_LINES } Form;
 
-/* Writes the options as words, only the flags as words with =false, or all as lines of a file. */
+/* Writes all options as words, only the flags as words with =false, or all options as lines of a file. */
 static void write_options(const char *options, Form form, Str *out) {
     for (const char *s = options; *s; s += strspn(s, " ")) {
         const size_t n = strcspn(s, " "), marks = *s == '~' ? 1 : strncmp(s, "--", 2) ? 0 : 2;

@@ -255,7 +255,7 @@ TEST(a_damaged_cache_is_rebuilt) {
         assert_ok(file_read(path, &whole));
         char sound[33], after[33];
         file_md5(path, sound);
-        /* The damage: truncated, last value changed, broken header, empty. */
+        /* The file is truncated, has a changed last value, has a broken header, or is empty. */
         for (int damage = 0; damage < 4; damage++) {
             Str torn = {0};
             str_add(&torn, whole.s, damage == 0 ? whole.len - 3 : damage == 3 ? 0 : whole.len);

@@ -157,7 +157,7 @@ TEST(damage_is_named) {
     str_free(&good);
 }
 
-/* For arbitrary bytes, opening must return an error, or a dataset all of whose tokens can be read. */
+/* For arbitrary bytes, opening must return an error, or a dataset in which every token can be read. */
 TEST(mutations_never_leave_the_map) {
     Str good = {0};
     assert_ok(file_read("toy.idx", &good));

@@ -153,7 +153,7 @@ static Case small(DatasetId kind) {
     return (Case){"", kind, "1", paths, 1, 40, {300, 0, 0}, 0, 24, 0.15, 0.1, false};
 }
 
-/* The damaged caches are: truncated; with a changed value; of different samples. */
+/* One cache is truncated, one has a changed value, and one belongs to different samples. */
 TEST(a_damaged_cache_is_rebuilt) {
     const Case c = small(DATASET_bert);
     DataConfig config = config_of(&c);

@@ -303,8 +303,8 @@ TEST(sizes_of_codecs_are_exact) {
 
 TEST(each_encoding_is_checked) {
 #define ZEROS "\0\0\0\0\0\0\0\0\0\0\0\0"
-    /* The bytes of delta encoding: a block has 8 values in one miniblock; 2 values, the first is 0; then the
-     * smallest delta and the bit width. */
+    /* Delta encoding begins with these bytes: blocks have 8 values in one miniblock; there are 2 values, the first is
+     * 0. Then come the smallest delta and the bit width. */
     static const struct {
         int64_t encoding, repetition;
         const char *body;
@@ -377,8 +377,8 @@ TEST(dictionaries_are_checked) {
         ROW(0, DATA("\x06", "\x01\x04\x01"), "fewer strings than rows"), /* there is no string 1 */
         ROW(0, DATA("\x06", "\x01\x02\0"), "fewer strings than rows"),   /* a run of only one row */
         ROW(0, DATA("\x06", "\x21\x04\0"), "more than 32 bits"),
-        /* Bit-packed runs of 8 values with 4 and 8 bits in one byte, and of 2^62 values. The page is followed
-         * by zeros. */
+        /* Bit-packed runs of 8 values (with 4 bits, and with 8 bits but only one byte) and of 2^62 values. The page is
+         * followed by zeros. */
         ROW(0, DATA("\x06", "\x04\x03\0"), NULL),
         ROW(0, DATA("\x06", "\x08\x03\0\0\0"), "fewer strings than rows"),
         ROW(0, DATA("\x14", "\x20\x81\x80\x80\x80\x80\x80\x80\x80\x10\0\0\0\0\0\0\0\0"),

@@ -11,7 +11,7 @@
 
 enum { CLS = 101, SEP = 102, PAD = 7, LONGEST = 160 };
 
-/* A tokenizer that converts each word to the number that it is, or to 0. It appends the text to *ctx. */
+/* A tokenizer that converts each word to its numerical value, or to 0. It appends the text to *ctx. */
 static Err encode(void *ctx, const char *text, size_t n, int32_t **ids, size_t *count) {
     char *copy = strndup(text, n), *rest = copy;
     if (ctx) str_printf(ctx, "[%.*s]", (int)n, text);

@@ -1,6 +1,6 @@
-/* Tests that a request's tokens and log-probabilities are bitwise equal alone, in a new engine, and among others. The
- * driver draws requests and their arrivals, sizes of pages, of the pool and of a pass, shared prefixes, drafts, aborts
- * and copies. These variables of the environment control the test:
+/* Tests that a request's tokens and log-probabilities are bitwise equal, whether it runs alone in a new engine or among
+ * others. The driver draws requests and their arrivals, page, pool and pass sizes, shared prefixes, drafts, aborts and
+ * copies. These environment variables control the test:
  *
  *   ENGINE_REQUESTS  number of requests to compare; nightly 10,000 (ci/run requests)
  *   ENGINE_SEED      another seed gives other requests
@@ -169,7 +169,7 @@ static void case_models(Case *c, const char *words, Device *device) {
     registry_init(c->draft->registry, 1);
 }
 
-/* A case of long texts, whose tokens the engine chooses alone. */
+/* A case of long texts. The engine chooses all of their tokens. */
 static inline void case_init(Case *c, const char *words, Device *device) {
     Dice d = {4, 0, 0};
     case_models(c, words, device);
@@ -229,7 +229,7 @@ static Engine *engine_open(const TestModel *m, EngineLimits limits) {
     return e;
 }
 
-/* Events, each of which a test must contain. */
+/* Events. A test must contain each of them. */
 typedef enum Sight {
     PREEMPTION,
     SHARED_PAGE,
@@ -375,7 +375,7 @@ static Kept kept(const Engine *e) {
     return k;
 }
 
-/* Makes the device's next pools contain NaN. */
+/* Fills the device's next pools with NaN. */
 static void dirty_memory(const Session *s, size_t bytes) {
     Device *d = s->e->context->device;
     char *host = mem_alloc(bytes), *block = device_alloc(d, bytes, "dirty memory");
@@ -403,7 +403,7 @@ static void session_sleep(Session *s) {
     assert_memory_equal(&has, &had, sizeof has);
 }
 
-/* Releases all pages, unless the caller chooses tokens of a request that runs. */
+/* Releases all pages, unless the caller chooses tokens of a running request. */
 static void session_suspend(Session *s, Dice *d) {
     const LiveList *running = &s->e->running;
     for (int64_t i = 0; i < running->n; i++)
@@ -457,8 +457,8 @@ static bool session_step(Session *s) {
     return busy;
 }
 
-/* Half of the requests have a bias of 0, so that the host chooses their tokens, and op_choose those of the same requests
- * among others. */
+/* Half of the requests have a bias of 0 here, so the host chooses their tokens. When they run among others, op_choose
+ * does. */
 static void run_alone(Case *c) {
     static const TokenBias NOTHING = {0, 0};
     int64_t seen[SIGHTS];
@@ -481,7 +481,7 @@ static void run_alone(Case *c) {
 
 /* ---- requests among others ---- */
 
-/* Drafts of the model's layers that predict further tokens, of another model, or of the model itself. */
+/* Drafts from the model's layers that predict further tokens, from another model, or from the model itself. */
 static Speculation draw_speculation(const Case *c, Dice *d, Sight *kept) {
     const int64_t n = 1 + roll(d, 4), layers = c->m->setup->config.mtp_num_layers;
     if (c->m->model->plan.sample.encoder || cache_has_states(c->m->model) || one_in(d, 5))
@@ -519,7 +519,7 @@ static void count_seen(const Session *s, Sight kept) {
     assert_int_equal(page_pool_available(s->e->states), page_pool_size(s->e->states));
 }
 
-/* Requests arrive in a random order. Some are aborted, some of them added again, and steered requests are copied.
+/* Requests arrive in a random order. Some are aborted, and some of these are added again. Steered requests are copied.
  * Returns the number of requests and copies that ended. */
 static int64_t run_together(Case *c, Dice *d, int64_t seen[SIGHTS]) {
     Sight kept = KEPT_DRAFT_OF_THE_MODEL;

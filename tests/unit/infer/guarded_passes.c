@@ -1,6 +1,6 @@
 /* Checks each pass of an engine: it reads no row that it has not computed, and changes only its own rows. Before the
  * pass, the rows that it will write and those after them are NaN. Afterwards, all other rows of the pools, which belong
- * to other requests, to named pages or to none, must be bitwise the same. The linker replaces pass_run. */
+ * to other requests, to named pages or to none, must be unchanged. The linker replaces pass_run. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

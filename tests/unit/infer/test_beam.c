@@ -38,7 +38,7 @@ static void score_all(TestModel *m, int32_t *tokens, int64_t fresh, double sum, 
     }
 }
 
-/* If no text is dropped, the search finds the best of all. Texts become copies at the end of a page of 64 rows. */
+/* If no text is dropped, the search finds the best text of all. Texts are copied at the end of a page of 64 rows. */
 TEST(a_wide_search_finds_the_best_text) {
     static const char *const WORDS[] = {
         "--position-embedding-type rope",
@@ -75,7 +75,7 @@ TEST(a_wide_search_finds_the_best_text) {
     }
 }
 
-/* If all texts are equally likely, those of the first text and of the lowest tokens are kept. */
+/* If texts are equally likely, those that continue the first text with the lowest tokens are kept. */
 TEST(equally_likely_texts_are_in_order) {
     static const int32_t PROMPTED[] = {1}, FIRST[NEW] = {0};
     TestModel *m = test_model_new(setup_new("--num-layers 1 --hidden-size 8 --num-attention-heads 2 "
@@ -107,9 +107,9 @@ static void set_chain(TestModel *m, const double logit[CHAIN][CHAIN]) {
     }
 }
 
-/* The likeliest tokens after token 0 are an end, token 1 and another end. The second end is not among the two likeliest
- * results, so only one text has ended, and the search continues, although the open texts then have worse scores. Tokens
- * 4 to 7 repeat for ever, and a long text has the best score. */
+/* The likeliest tokens after token 0 are an end token, token 1 and another end token. The second end token is not among
+ * the two likeliest results, so only one text has ended, and the search continues, although the open texts then have
+ * worse scores. Tokens 4 to 7 repeat forever, and a long text has the best score. */
 TEST(an_end_beyond_the_width_does_not_end_the_search) {
     static const int64_t ENDS[] = {2, 3};
     static const int32_t PROMPTED[] = {0}, WANT[] = {1, 4, 4, 4, 4, 4};

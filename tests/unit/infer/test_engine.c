@@ -63,7 +63,8 @@ TEST(events_have_the_time_in_the_queue) {
     case_free(&c);
 }
 
-/* A draw depends on the position, so a prompt that already has some of the new tokens has the others. */
+/* A draw depends on the position, so a prompt that already contains some of the new tokens is continued with the
+ * rest. */
 TEST(a_longer_prompt_has_the_rest_of_the_text) {
     enum { N = 20, FRESH = 12 };
     static Case c;
@@ -88,7 +89,7 @@ TEST(a_longer_prompt_has_the_rest_of_the_text) {
     case_free(&c);
 }
 
-/* A pass chooses a token, and one more for each kept draft. An end token is chosen, and is no kept draft. */
+/* A pass chooses a token, and one more for each kept draft. An end token is chosen, and is not a kept draft. */
 TEST(a_kept_draft_is_a_token_of_the_text) {
     enum { N = 10, FRESH = 30, VOCAB = 31 };
     static Case c;
@@ -115,8 +116,9 @@ TEST(a_kept_draft_is_a_token_of_the_text) {
     case_free(&c);
 }
 
-/* A page has rows of drafts only if drafts were computed after it was taken. Here, requests without drafts name pages
- * that other requests with drafts had before, and others share them. The drafts of the model itself are all kept. */
+/* A page has rows of drafts only if drafts were computed after the page was allocated. Here, requests without drafts
+ * name pages that requests with drafts had before, and others share these pages. The model drafts for itself, so all
+ * drafts are kept. */
 TEST(drafts_read_shared_pages_that_have_none) {
     enum { N = PAGE + 10, FRESH = 20, RUNS = 12 };
     static Case c;
@@ -145,7 +147,7 @@ TEST(drafts_read_shared_pages_that_have_none) {
     case_free(&c);
 }
 
-/* The pools take the memory that is checked before they are allocated. */
+/* The pools need exactly the memory that is checked before they are allocated. */
 TEST(pools_take_the_bytes_that_are_checked) {
     for (int k = 0; k < STYLE_COUNT; k++)
         for (uint64_t round = 0; round < 6; round++) {
@@ -189,9 +191,9 @@ TEST(pipeline_ranks_have_pools_of_their_layers) {
     }
 }
 
-/* A model of the pool. Pages have numbers of users, and a name if their tokens were named; there are few tokens, so
- * that pages are shared and that names have equal hashes. The unused pages are a list in the order in which they are
- * reused. */
+/* A model of the pool. A page has a number of users, and a name if its tokens were named. There are few different
+ * tokens, so that pages are shared and names have equal hashes. The unused pages are listed in the order of their
+ * reuse. */
 enum { PAGES = 37, WIDTH = 2, OWNERS = 8 };
 typedef struct PoolModel {
     int64_t page[OWNERS][PAGES], n[OWNERS]; /* the pages of each owner */

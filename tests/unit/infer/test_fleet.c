@@ -306,8 +306,8 @@ static void run_rank(void *arg, Comm *comm) {
     device_free(device);
 }
 
-/* A request without tokens of the earlier parameters is that of a new engine. Another one has the tokens of the earlier
- * parameters until they change. */
+/* A request without tokens of the earlier parameters has the result of a new engine. Any other request has the earlier
+ * parameters' tokens until the parameters change. */
 static void compare(const SignalRun *run, int i) {
     const Result *got = &run->got[i], *want = &(run->old[i] ? run->c : run->next)->want[i];
     assert_int_equal(got->ended, 1);

@@ -1,4 +1,4 @@
-/* Tests masks of tokens with a language whose texts a few lines of C recognize: the letter a, and lists of such texts. An
+/* Tests masks of tokens with a language that a few lines of C recognize: the letter a, and lists of such texts. An
  * example is [[a,[]],a]. The token "!" may follow a list, and there are at most GRAMMAR_DEEPEST levels. */
 #include "unit/cmocka_all.h"
 
@@ -9,7 +9,8 @@
 #include "base/philox.h"
 #include "infer/grammar.h"
 
-/* Node 1 is a value, 2 a list, 6 what follows its items, and 10 the end of the text. Node 4 has an item more than once. */
+/* Node 1 is a value, 2 a list, 6 what follows its items, and 10 the end of the text. Node 4 has the same alternative
+ * twice. */
 static const GrammarNode NODES[] = {
     {GRAMMAR_CALL, 0, 0, 0, 1, 10},    {GRAMMAR_EITHER, 0, 0, 0, 2, 8},    {GRAMMAR_BYTE, '[', '[', 0, 3, 0},
     {GRAMMAR_EITHER, 0, 0, 0, 7, 4},   {GRAMMAR_EITHER, 0, 0, 0, 5, 5},    {GRAMMAR_CALL, 0, 0, 0, 1, 6},
@@ -132,8 +133,8 @@ static GrammarReader *reader_of_ways(GrammarNode first, int32_t ways, const Voca
     return reader;
 }
 
-/* Many equal places of a text are one. A text must not have more places than the limit, nor a token lead to more. Drafts
- * do not change the reader. */
+/* Many equal places in a text count as one. A text must not have more places than the limit, nor a token lead to more.
+ * Drafts do not change the reader. */
 TEST(alternatives_have_a_limit) {
     static const struct {
         GrammarNode first;
@@ -165,7 +166,7 @@ TEST(alternatives_have_a_limit) {
     vocabulary_free(v);
 }
 
-/* A call that returns to ] after [, and to a comma after ]. The reader has the mask of the other call. */
+/* After [, the call returns to ]; after ], to a comma. The reader still has the mask of the other call. */
 TEST(a_mask_depends_on_the_calls) {
     static const GrammarNode CALLS[] = {{GRAMMAR_EITHER, 0, 0, 0, 1, 2},   {GRAMMAR_BYTE, '[', '[', 0, 3, 0},
                                         {GRAMMAR_BYTE, ']', ']', 0, 4, 0}, {GRAMMAR_CALL, 0, 0, 0, 5, 6},

@@ -77,7 +77,7 @@ typedef struct RanksRun {
     Fleet *fleet;
 } RanksRun;
 
-/* Aborts some requests in their third token. */
+/* Aborts some requests at their third token. */
 static void take_and_abort(void *arg, const EngineEvent *e) {
     RanksRun *run = arg;
     const int64_t i = 100 - e->id;

@@ -70,7 +70,8 @@ static void assert_empty(const Engine *e) {
     assert_int_equal(counts.free_pages, PAGES);
 }
 
-/* SGLang 1764: only the request whose logits are not finite ends. Here, these are all that reach position 40. */
+/* SGLang 1764: only the request whose logits are not finite ends. Here, requests that reach position 40 have such
+ * logits. */
 TEST(logits_that_are_not_finite_end_only_their_request) {
     static Case c;
     static Seen want, got;

@@ -98,7 +98,7 @@ TEST(a_sum_of_exactly_p_keeps_the_next_token) {
                  {0.5 - 0x1p-53, 0.75, 0},
                  {0.75, 0.875, 3},
                  {0.75 - 0x1p-53, 0.875, 2},
-                 /* A uniform number of exactly a token's share is beyond the token. */
+                 /* A uniform number that equals a token's share selects the next token. */
                  {0.5, 0.5, 1},
                  {0.5, 0.5 - 0x1p-53, 0}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {

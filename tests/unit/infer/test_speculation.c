@@ -59,7 +59,7 @@ static EngineCounts generate(const TestModel *m, Speculation speculation, double
     return third;
 }
 
-/* A draft of the model itself, with the same random number, is the token. */
+/* If the model drafts for itself with the same random number, the draft equals the token. */
 TEST(all_drafts_of_the_same_model_are_kept) {
     static const double TEMPERATURES[] = {0, 0.7, 1.3};
     TestModel *m = test_model_new(setup_new(SIZES));
@@ -181,7 +181,8 @@ TEST(kept_drafts_are_the_right_predictions_of_training) {
     }
 }
 
-/* The model reads the prompt in three passes. Then its drafts read it, while the model generates two tokens. */
+/* The model reads the prompt in three passes. Its draft layers then read the prompt, while the model generates two
+ * tokens. */
 TEST(drafts_read_a_long_prompt_in_parts) {
     static bool correct[MTP_LAYERS][PROMPT + NEW], all[MTP_LAYERS][PROMPT + NEW];
     TestModel *m = test_model_new(setup_new(SIZES "--mtp-num-layers 3 "));

@@ -1,4 +1,4 @@
-/* Tests that sums which were rounded to 16 bits are recognised by their values. */
+/* Tests that sums that were rounded to 16 bits are recognised by their values. */
 #include <math.h>
 
 #include "measure/exact.h"

@@ -90,7 +90,7 @@ TEST(flops_of_a_bert) {
 }
 
 /* Megatron-LM's num_floating_point_operations: each layer that predicts further tokens counts as a layer of the kind of
- * the last one, with an output layer, a projection of 2h to h, and three norms. */
+ * the last one, with an output layer, a projection from 2h to h, and three norms. */
 TEST(flops_of_layers_that_predict_further_tokens) {
     const char *words = "--vocab-size 128 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --swiglu "
                         "--position-embedding-type rope --num-experts 8 --moe-layer-freq";

@@ -18,7 +18,7 @@ enum {
     EACH = B * S * 2
 }; /* number of routed copies in a microbatch, per MoE layer */
 
-/* Runs forward and backward of a microbatch. The language model's loss is multiplied by `weight`. */
+/* Runs a microbatch forward and backward. The language model's loss is multiplied by `weight`. */
 static double pass(TestModel *m, Ids *x, double weight) {
     double sum = 0;
     tape_begin(m->tape, &m->microbatch);

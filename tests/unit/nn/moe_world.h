@@ -1,5 +1,5 @@
-/* Runs an MoE layer on several ranks (threads), and on one rank, with the same tokens, weights and gradient
- * of the output. Collects the complete results of both. */
+/* Runs an MoE layer on several ranks (threads), and on one rank, with the same tokens, weights and output gradient.
+ * Collects the complete results of both. */
 #pragma once
 
 #include <stdlib.h>

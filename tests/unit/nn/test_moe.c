@@ -206,7 +206,7 @@ TEST(twice_is_the_same) {
     }
 }
 
-/* ---- SPMD types: the dispatch of the layer written out by hand, on the null device as rank 0. Each case
+/* ---- SPMD types: the layer's dispatch, written out by hand, on the null device as rank 0. Each case
  * omits one collective, and the next op must report a type error ---- */
 
 enum { SEND, SEND_PROBS, GATHER, GATHER_PROBS, SCATTER, RETURN, TO_ALL_STEPS };

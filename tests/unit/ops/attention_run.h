@@ -1,4 +1,4 @@
-/* The operands of one forward and backward of attention, in host memory. */
+/* The operands of one forward and backward pass of attention, in host memory. */
 #pragma once
 
 #include <math.h>
@@ -23,7 +23,7 @@ typedef struct Shape {
 enum { Q, K, V, DY, Y, DQ, DK, DV, TENSORS };
 static const char *const TENSOR_NAMES[TENSORS] = {"q", "k", "v", "dy", "y", "dq", "dk", "dv"};
 
-/* All tensors of one forward and backward, with one type. */
+/* All tensors of one forward and backward pass, with one type. */
 typedef struct Run {
     Shape shape;
     Tensor x[TENSORS], lse, lengths;

@@ -93,7 +93,7 @@ static inline Tensor *build_choices(Tape *t, Tensor **in, const void *attr) {
     return op_add(t, x, x);
 }
 
-/* The rows that both calls take get gradients; the gradient of the other rows is 0. */
+/* The rows that both calls select get gradients; the gradient of the other rows is 0. */
 static inline Tensor *build_take_row(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
     return op_add(t, op_take_row(t, in[0], 1), op_take_row(t, in[0], in[0]->dim[0] - 1));
@@ -230,7 +230,7 @@ static inline Tensor *build_attention_unfused(Tape *t, Tensor **in, const void *
     return op_attention(t, &x, attention_attr_of(t, attr), true);
 }
 
-/* qkv [s,b,g,r+2,d] is the packed projection of a model. Two attentions use its keys and values. */
+/* qkv [s,b,g,r+2,d] is the packed projection of a model. Two attention ops use its keys and values. */
 static inline Tensor *build_attention_packed(Tape *t, Tensor **in, const void *attr) {
     Tensor *x = in[0];
     const int64_t r = x->dim[3] - 2, d = x->dim[4];

@@ -1,6 +1,6 @@
-/* Runs a test case (a row of tapes.def or kernels/cases.def) on a tape. Inputs are drawn from a grid that
- * every float type represents exactly, so that lanes differ only in arithmetic. A run is a forward and a
- * backward from a fixed dy; its results are doubles. */
+/* Runs a test case (a row of tapes.def or kernels/cases.def) on a tape. Inputs are drawn from a grid that every float
+ * type represents exactly, so that lanes differ only in arithmetic. A run is a forward pass and a backward pass from a
+ * fixed dy; its results are doubles. */
 #pragma once
 
 #include <math.h>

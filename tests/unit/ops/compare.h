@@ -25,8 +25,8 @@ static inline double most_terms(const OpCase *c) {
     return (double)k;
 }
 
-/* Returns the first input that requires a gradient and has none, or CASE_INPUTS. Without this check, a
- * missing backward would not be detected. */
+/* Returns the first input that requires a gradient and has none, or CASE_INPUTS. Without this check, a missing backward
+ * function would not be detected. */
 static inline int input_without_gradient(const OpCase *c, const Result *r) {
     int i = 0;
     while (i < CASE_INPUTS && (!wants_gradient(&c->in[i]) || r->grad[i].n)) i++;

@@ -13,7 +13,7 @@
 #include "unit/cmocka_all.h"
 #include "unit/ops/case.h"
 
-/* UNSET is NaN in any float type, which shows unwritten elements and reads outside of elements. The memory
+/* UNSET is NaN in any float type, which reveals unwritten elements and reads outside of elements. The memory
  * around outputs has a different pattern, which cannot result from arithmetic on NaN. */
 enum { GUARD_BYTES = 64, UNSET = 0xFF, GUARD = 0xA5 };
 

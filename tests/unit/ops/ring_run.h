@@ -1,5 +1,5 @@
-/* Runs forward and backward of causal attention with a sequence that is distributed over a ring of ranks, on
- * any device. On a null device, this is a dry run, which does not need the other ranks. */
+/* Runs causal attention forward and backward, with a sequence that is distributed over a ring of ranks, on any device.
+ * On a null device, this is a dry run, which does not need the other ranks. */
 #pragma once
 
 #include <stdio.h>

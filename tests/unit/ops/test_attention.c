@@ -22,7 +22,7 @@ typedef struct Shape {
 
 enum { Q, K, V, DY, BIAS, Y, DQ, DK, DV, DBIAS, TENSORS };
 
-/* All tensors of one forward and backward. */
+/* All tensors of one forward and backward pass. */
 typedef struct Run {
     Shape shape;
     Tensor x[TENSORS], kept, first_key, lengths;

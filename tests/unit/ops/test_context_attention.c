@@ -72,7 +72,7 @@ static int64_t position(const Rank *k, int64_t total, int64_t row) {
     return n == 1 ? row : (row / chunk ? 2 * n - 1 - k->cp_rank : k->cp_rank) * chunk + row % chunk;
 }
 
-/* The index in the whole [s,b,tp*width] of element e of this rank's x [rows,b,width]. */
+/* For element e of this rank's x [rows,b,width], the index in the whole [s,b,tp*width]. */
 static int64_t whole_at(const Rank *k, const Tensor *x, int64_t e) {
     const int64_t width = x->dim[2], line = e / width, all = width * k->c->tp;
     return (position(k, x->dim[0] * k->c->cp, line / SAMPLES) * SAMPLES + line % SAMPLES) * all +
@@ -407,7 +407,7 @@ TEST(biases_are_of_all_rows) {
     check_ways((Case){.g = 4, .full = true, .bias = true, .unfused = true}, check);
 }
 
-/* The ALiBi of a head depends on its index in the model, and on positions in the whole sequence. */
+/* The ALiBi bias of a head depends on its index in the model, and on positions in the whole sequence. */
 TEST(alibi_is_of_the_whole_model) {
     const ContextPlan plans[] = {{1, false}, {1, true}, {2, false}};
     check_ways((Case){.g = 8, .alibi = 8}, check);
@@ -519,8 +519,8 @@ static bool same_mask(const AttentionAttr *a, const AttentionAttr *b) {
            a->chunk_size == b->chunk_size;
 }
 
-/* Checks that a pair of a query and a key is visible in the step exactly if it is visible in the whole
- * sequence. Returns whether the slices of the step have no chunks. */
+/* Checks that a query-key pair is visible in the step if and only if it is visible in the whole sequence. Returns
+ * whether the slices of the step have no chunks. */
 static bool check_step(const AttentionAttr *a) {
     const int64_t queries = 2 * a->query.chunk, keys = 2 * a->key.chunk;
     const RingStep s = context_ring_step(a, false), whole = context_ring_step(a, true);

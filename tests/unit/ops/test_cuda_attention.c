@@ -174,7 +174,7 @@ static void check_form(void **state, Shape p) {
     run_free(&own), run_free(&first), run_free(&second), run_free(&recorded);
 }
 
-/* Checks both forms of the backward, deterministic and in any order. */
+/* Checks both forms of the backward pass: deterministic, and in any order. */
 static void check(void **state, Shape p) {
     check_form(state, p);
     p.any_order = true;

@@ -1,4 +1,4 @@
-/* Tests attention by cuDNN without cuDNN or a GPU. A mock computes the graphs, whose result must be that of
+/* Tests cuDNN attention without cuDNN or a GPU. A mock computes the graphs, whose result must be that of
  * the CPU kernel for every supported mask and layout. Other calls must report why they are not supported. All
  * steps of a ring of context parallelism must be supported. */
 #include "unit/cmocka_all.h"
@@ -106,7 +106,7 @@ void attention_clear_blind_lse(const Call *c, const PaddedPairs *p, const Tensor
         if (keys_of(p, i / of_pair) == 0) set(lse, i, -INFINITY);
 }
 
-/* Checks both forms of the backward, deterministic and in any order. */
+/* Checks both forms of the backward pass: deterministic, and in any order. */
 static void check(Shape p) {
     check_form(p);
     p.any_order = true;
@@ -181,7 +181,7 @@ TEST(padding) {
     }
 }
 
-/* Checks the backward on a GPU with so little memory that it is computed in `parts` parts. */
+/* Checks the backward pass on a GPU with so little memory that it is computed in `parts` parts. */
 static void check_parts(Shape p, int64_t memory, int64_t parts) {
     const int64_t runs = mock.runs;
     p.memory = (size_t)memory;
@@ -189,7 +189,7 @@ static void check_parts(Shape p, int64_t memory, int64_t parts) {
     assert_int_equal(mock.runs - runs, 1 + parts);
 }
 
-/* The scratch memory of the backward has space for only some of the (sample, group) pairs at a time. */
+/* The backward pass's scratch memory has space for only some of the (sample, group) pairs at a time. */
 TEST(parts) {
     const int64_t gradients = 2 * 12 * 32, of_two_heads = 2 * (2 * 64 * 128 + gradients),
                   of_their_sums = 2 * (4 * 12 * 16 + gradients), of_one = 2 * 64 * 128,
@@ -221,8 +221,7 @@ TEST(parts) {
 
 typedef enum Change { AS_IT_IS, STRIDE, TYPE, OFFSET, FLAGS, ABSENT, VERSION, CAPABILITY, OPERAND } Change;
 
-/* Checks that cuDNN refuses the backward of `p` after one change of an operand or of the available
- * features. */
+/* Checks that cuDNN refuses the backward pass of `p` after one change to an operand or to the available features. */
 static void refused(const char *why, Shape p, int which, Change change, int64_t value) {
     Run r = run_new(p, p.dtype);
     Gpu *g = gpu_new(p);

@@ -1,5 +1,5 @@
-/* Tests that gradients of the tokens of a sample with equal ids are summed first, and that the sum is then
- * added to the gradient of the table. */
+/* Tests that the gradients of a sample's tokens with equal ids are summed first, and that this sum is then added to the
+ * table's gradient. */
 #include "unit/cmocka_all.h"
 
 #include "kernels/attr.h"

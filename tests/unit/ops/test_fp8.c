@@ -146,7 +146,7 @@ static void count_casts(void *arg, const OpDef *op, const Call *c) {
     *(int *)arg += op == &OPS[OP_fp8_cast];
 }
 
-/* The expected number of casts of x, w and dy, including second casts of w and x in the backward. */
+/* The expected number of casts of x, w and dy, including second casts of w and x in the backward pass. */
 static int casts_of(QuantSpec spec, Way way) {
     const int of_dy = spec.wgrad && spec.recipe == QUANT_BLOCKWISE ? 2 : 1,
               of_w = way == KEPT || way == STORED ? 0 : 2;

@@ -21,7 +21,7 @@ enum { TAPE_COUNT = sizeof TAPES / sizeof TAPES[0] };
 
 /* ---- modes ---- */
 
-/* Returns the sum of dy (y(x+h) - y(x-h)) / 2h for one element of x, and the bound of its rounding error. */
+/* Returns the sum of dy (y(x+h) - y(x-h)) / 2h for one element of x, and the bound on its rounding error. */
 static double slope(const OpCase *c, int input, int64_t element, double h, double *rounding) {
     const OpLane lane = {.dtype = F64, .forward_only = true, .moved_input = input, .moved_element = element};
     OpLane up = lane, down = lane;
@@ -139,7 +139,7 @@ static void kernels_stay_in_bounds_and_add(void **state) {
     }
 }
 
-/* A backward must add to a gradient that another reader of the input has produced. */
+/* A backward function must add to a gradient that another reader of the input has produced. */
 static void gradients_of_readers_add_up(void **state) {
     const OpCase *c = *state;
     Result want = run_case(c, (OpLane){.dtype = F64}),

@@ -170,7 +170,7 @@ TEST(pieces_lie_inside_the_parameters) {
     device_free(d);
 }
 
-/* The squares are 2^60 and 1, whose rounded sum would lose the 1. The sum of a block does lose it. */
+/* The squares are 2^60 and 1, and their rounded sum would lose the 1. The sum of a block does lose it. */
 TEST(blocks_of_one_lose_nothing) {
     double x[2] = {0x1p30, 1};
     Tensor t = flat(x, F64, 2);
@@ -232,7 +232,7 @@ TEST(numbers_in_memory_take_the_place_of_the_attributes) {
     device_free(d);
 }
 
-/* Clips n gradients, whose norms have these squares. */
+/* Clips n gradients with these squared norms. */
 static void clip_each_of(int n, double most, const double *squares, StepNumbers from, StepNumbers *numbers,
                          ClipOutcome *outcomes) {
     ExactSum sums[CLIP_NORMS] = {0};

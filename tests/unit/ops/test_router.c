@@ -70,7 +70,8 @@ TEST(bias_chooses_but_does_not_weigh) {
     const Routing r = op_route(b.tape, values(&b, 1, 3, logits), NULL, offset, 2, attr);
     expect_ids(r.expert, (int64_t[]){1, 2});
     for (int i = 0; i < 2; i++) assert_true(((double *)r.probs->data)[i] == 1.5);
-    /* Softmaxes of 1/2, 1/3 and 1/6 are compared, so the last bias suffices for a choice although no logit is near. */
+    /* Softmaxes of 1/2, 1/3 and 1/6 are compared, so the last bias suffices for a choice although no logits are
+     * close. */
     const double logs[] = {log(3), log(2), 0}, small[] = {0, 0, 0.2};
     offset = values(&b, 1, 3, small);
     const Routing s = op_route(b.tape, values(&b, 1, 3, logs), NULL, offset, 2,

@@ -96,7 +96,7 @@ static void copy_row(Tensor *to, int64_t to_row, const Tensor *from, int64_t fro
            bytes);
 }
 
-/* Returns the largest difference of rows of two tensors. */
+/* Returns the largest difference between rows of two tensors. */
 static double apart(const Tensor *a, int64_t a_row, const Tensor *b, int64_t b_row) {
     const int64_t n = tensor_width(a);
     const double *x = (const double *)a->data + a_row * n, *y = (const double *)b->data + b_row * n;

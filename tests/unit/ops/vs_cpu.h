@@ -166,7 +166,8 @@ static inline Tensor before_call(const Replay *r, int j) {
     return t;
 }
 
-/* Whether output j is a GEMM that is added. The other output of linear_wgrad, dbias, is a sum. */
+/* Whether output j is the result of a GEMM that is added to earlier values. The other output of linear_wgrad, dbias, is
+ * a sum. */
 static inline bool adds_gemm(const OpDef *op, const Tensor *t, int j) {
     const bool gemm = j == 0 && (op->number == OP_linear_wgrad || op->number == OP_grouped_linear_wgrad ||
                                  op->number == OP_fp8_gemm || op->number == OP_fp8_grouped_wgrad);

@@ -159,7 +159,7 @@ TEST(gradients_are_zeroed_and_linked) {
     model_free(&m);
 }
 
-/* A model for inference has only values, and masters of buffers if values have 16 bits. Values are marked as
+/* A model for inference has only values and, if values have 16 bits, masters of buffers. Values are marked as
  * parameters. */
 TEST(a_model_that_computes_has_values_alone) {
     for (DType storage = F64; storage <= F16; storage++) {

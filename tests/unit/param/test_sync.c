@@ -398,11 +398,10 @@ static int64_t operations(Comm *comm) {
     return n;
 }
 
-/* Whether an attention follows the bucket. That is the case for all buckets but the last two. */
+/* Whether an attention op follows the bucket, as is the case for all buckets except the last two. */
 static bool is_followed(const Registry *r, int k) { return k + 2 < r->n_buckets; }
 
-/* A reduction must start with the next attention, or immediately if no attention followed it in an earlier
- * step. */
+/* A reduction must start with the next attention op, or immediately if none followed it in an earlier step. */
 static void sums_wait(Sync *s, Registry *r, Comm *comm, int step) {
     sync_begin(s, 1);
     for (int k = 0; k < r->n_buckets; k++) {
@@ -424,8 +423,8 @@ static void sums_wait(Sync *s, Registry *r, Comm *comm, int step) {
     sync_finish(s);
 }
 
-/* The all-gather of the next bucket must start with this bucket's attention, or immediately if this bucket
- * had none in an earlier step. */
+/* The next bucket's all-gather must start with this bucket's attention op, or immediately if this bucket had none in an
+ * earlier step. */
 static void gathers_wait(Sync *s, Registry *r, Comm *comm, int step) {
     sync_publish(s);
     for (int k = r->n_buckets - 1; k > 0; k--) {

@@ -38,9 +38,9 @@ TEST(small_lists_are_the_published_ones) {
     assert_list(s, 1, "F0a F1a F0b F1b F2a F3a F2b F3b F4a F4b");
 }
 
-/* On one rank, the list is two forwards, then pairs of a backward and the forward two microbatches later,
- * then two backwards, so that three microbatches are in flight. A single microbatch has no pair. On several
- * ranks, more forwards come first. */
+/* On one rank, the list has two forward passes, then pairs of a backward pass and the forward pass two microbatches
+ * later, then two backward passes, so that three microbatches are in flight. A single microbatch has no pair. On
+ * several ranks, more forward passes come first. */
 TEST(mixed_passes_are_pairs) {
     PipelineSpec s = {SCHEDULE_1F1B, 1, 1, 5, 1, false, false, true};
     assert_list(s, 0, "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4");
@@ -71,9 +71,9 @@ static int64_t warmup_of(const RankSchedule *r) {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* A list begins with the warm-up forwards and the first forward of the steady phase, which determine the
- * number of microbatches in flight. As in Megatron-LM's schedules.py, the number of warm-up forwards is min(p
- * - r - 1, M), or 2 (p - r - 1) + (v - 1) G, but at most all. */
+/* A list begins with the forward passes of the warm-up and the first one of the steady phase, which determine the
+ * number of microbatches in flight. As in Megatron-LM's schedules.py, the number of forward passes in the warm-up is
+ * min(p - r - 1, M), or 2 (p - r - 1) + (v - 1) G, but at most all. */
 static void visit_warmup(Arena *arena, PipelineSpec s) {
     int64_t total = s.microbatches * s.chunks, p = s.ranks;
     for (int rank = 0; rank < s.ranks; rank++) {
@@ -91,7 +91,7 @@ static void visit_warmup(Arena *arena, PipelineSpec s) {
 
 TEST(warmups_and_slots_are_the_closed_forms) { plan_sweep(visit_warmup); }
 
-/* Each pass must occur once, a backward must follow its forward, gradients must be in the order of
+/* Each pass must occur once, a backward pass must follow its forward pass, gradients must be in the order of
  * microbatches, and slots must never be shared. */
 static void visit_invariants(Arena *arena, PipelineSpec s) {
     for (int rank = 0; rank < s.ranks; rank++) {

@@ -3,7 +3,7 @@
 
 #include "base/philox.h"
 
-/* The bound of rounding errors: the times below are sums along a path, with rounding error n t u for n terms
+/* The bound on rounding errors: the times below are sums along a path, with rounding error n t u for n terms
  * and a total t. */
 static double path_error(const Plan *p) {
     return (double)(p->ranks[0].count * p->spec.ranks) * p->out.makespan * 0x1p-53;
@@ -19,8 +19,8 @@ static void assert_bubble(const Plan *p, double expected) {
                      p->out.makespan - p->out.ranks[rank].busy, expected);
 }
 
-/* Compares the bubble with the formulas of the papers, and twice the bubble for pairs, with times that are
- * exact in binary and others. */
+/* Compares the bubble (for pairs, twice the bubble) with the formulas of the papers. Some times are exact in binary,
+ * others are not. */
 static void visit_bubble(Arena *arena, PipelineSpec s) {
     static const PassTimes times[] = {{1, 1, 1}, {1, 1.5, 0.5}, {0.3, 0.7, 0.1}};
     int64_t m = s.microbatches, p = s.ranks, at_a_time = s.mixed ? 2 : 1;
@@ -138,8 +138,8 @@ TEST(passes_start_as_soon_as_they_can) {
 
 /* ---- buffers ---- */
 
-/* If sends end only when they are received, the time must be unchanged without a deadlock, and all slots must
- * be used at the peak. */
+/* Even if sends end only when they are received, there must be no deadlock, the time must be unchanged, and all slots
+ * must be used at the peak. */
 static void visit_rendezvous(Arena *arena, PipelineSpec s) {
     for (int forward_only = 0; forward_only < 2; forward_only++) {
         Plan plan;

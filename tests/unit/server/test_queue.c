@@ -20,7 +20,7 @@ static TestModel *small_model(void) {
                          device_cpu(1));
 }
 
-/* A ticket whose connection takes no events is lost when they are too many, with all its choices. */
+/* If a connection reads no events and they become too many, its ticket is lost with all its choices. */
 TEST(a_ticket_that_is_not_read_is_lost) {
     static const struct {
         int64_t bytes, ms;

@@ -61,7 +61,7 @@ static void check(StopList stops) {
     text_free(&text);
 }
 
-/* Each part of the text, and parts that do not continue as the text does. */
+/* Tries each part of the text as a stop string, and parts that are not followed by what follows in the text. */
 TEST(a_text_ends_before_its_first_stop_string) {
     int checked = 0;
     for (size_t from = 0; from < N; from++)
@@ -78,7 +78,7 @@ TEST(a_text_ends_before_its_first_stop_string) {
     assert_true(checked > 200);
 }
 
-/* A byte that is not UTF-8 becomes U+FFFD, once, at the place where it is. */
+/* A byte that is not UTF-8 becomes U+FFFD, once and at its place. */
 TEST(bytes_that_are_no_characters_are_replaced) {
     static const struct {
         const char *bytes, *text;

@@ -89,8 +89,7 @@ static void close_chain(Chain *c) {
     close_net(&c->net);
 }
 
-/* A layer's part of the tape begins with the sum of the previous layer, because its backward reads that
- * sum. */
+/* A layer's part of the tape begins with the sum of the previous layer, because its backward pass reads that sum. */
 static Tensor *forward(Chain *c, bool recording) {
     Tape *t = c->net.tape;
     tape_begin(t, &(MicrobatchContext){.recording = recording, .training = true});
@@ -205,7 +204,7 @@ TEST(without_recording_nothing_is_copied) {
     close_chain(&c), close_chain(&plain);
 }
 
-/* If the end of a layer is in a different block than its beginning, it is copied in two pieces. */
+/* If the end of a layer is not in the same block as its beginning, the layer is copied in two pieces. */
 TEST(a_plan_that_is_too_small_is_added_to) {
     const Expected e = expected(F32, LAYERS);
     Chain plain;

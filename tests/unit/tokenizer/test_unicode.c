@@ -17,7 +17,7 @@ enum { CHARACTERS = 0x110000, BLOCK = 4096 };
 
 static bool is_surrogate(uint32_t c) { return c >= 0xD800 && c < 0xE000; }
 
-/* Converts pairs of the lengths of a gap and a run to one flag per character. */
+/* Converts pairs (length of a gap, length of a run) to one flag per character. */
 static uint8_t *members(const json_t *runs) {
     uint8_t *is = calloc(CHARACTERS, 1);
     size_t at = 0;

@@ -188,7 +188,7 @@ static int64_t follows(const char *ops, char first, char second) {
     return n;
 }
 
-/* With --interleave-forward-backward, a forward begins after the backward with which it is paired, and their
+/* With --interleave-forward-backward, a forward pass begins after the backward pass with which it is paired, and their
  * layers alternate. */
 TEST(forwards_run_between_backwards) {
     enum { LAYERS = 8, MICROBATCHES = 8, PAIRS = MICROBATCHES - 2 };

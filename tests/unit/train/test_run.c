@@ -41,7 +41,7 @@ static Trainer *run_start(const Setup *s, const MemoryPlan *plan) {
     return r;
 }
 
-/* Runs forward and backward of one global batch. */
+/* Runs one global batch forward and backward. */
 static StepReport accumulate(const Setup *s, Trainer *r, bool masked) {
     int64_t micro = s->config.derived.micro_batch_size, n = s->config.derived.global_batch_size / micro;
     StepReport report = trainer_begin_step(r);
