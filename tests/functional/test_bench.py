@@ -22,8 +22,8 @@ assert abs(sum(step["family_ms"].values())
            - step["step_ms"]["mean"]) < 1e-3 * step["step_ms"]["mean"], step["family_ms"]
 assert abs(sum(op["ms"] for op in step["op_ms"].values()) + step["family_ms"]["other"]
            - step["step_ms"]["mean"]) < 1e-3 * step["step_ms"]["mean"]
-# The FLOPs of 2 layers with 4 linear layers each and of the output layer: one forward and a backward that costs twice
-# as much, for 2 microbatches of 32 tokens. The vocabulary is padded to 128.
+# The FLOPs of 2 layers with 4 linear layers each and of the output layer: one forward pass and a backward pass that
+# costs twice as much, for 2 microbatches of 32 tokens. The vocabulary is padded to 128.
 flop = 3 * 2 * 64 * (2 * (32 * 96 + 32 * 32 + 2 * 32 * 128) + 32 * 128)
 assert abs(step["gemm"]["gflop"] * 1e9 - flop) < 1e-5 * flop, (step["gemm"]["gflop"], flop)
 assert sum(p["calls"] for p in step["gemm"]["gemms"]) == 3 * 2 * (2 * 4 + 1)
@@ -49,7 +49,7 @@ assert [r["rounds"] for r in json.loads((WORK / "ops.json").read_text())["rows"]
 isotron("bench", "ops", "--dtype", "fp8", expect=2)
 assert "--seconds" in isotron("bench", "ops", "--seconds", -1, expect=2)
 assert "--cpu-threads" in isotron("bench", "ops", "--cpu-threads", 5000, expect=2)
-# All results begin alike.
+# All results begin with the same members.
 HEAD = ["bench", "provenance", "device", "ranks", "transport", "threads"]
 isotron("bench", "comm", "--ranks", 2, "--collective", "all_reduce", "--max-bytes", "1K", "--seconds", 1e-3,
         "--json", WORK / "comm.json")

@@ -45,7 +45,7 @@ assert not any(place["wrong"] for row in result["rows"] for place in places(row)
 os.environ["HOST_NCCL_FAULT"] = "drop_tail"
 out, result = bench(*library, "--collective", "all_gather", expect=1)
 for row in result["rows"]:
-    # With this fault, a member's last 8 elements are those of the last member; only in that member they are correct.
+    # With this fault, a member's last 8 elements are those of the last member; only that member's are correct.
     least = min(8, row["count"])
     assert least <= row["out_of_place"]["wrong"] <= 4 * 8, row
 assert "elements are wrong" in out, out
@@ -79,7 +79,7 @@ for words, message in (
 # Counts depend on the number of members of a group, not of all ranks.
 assert bench("--ranks", 4, "--group-size", 2, "--collective", "all_gather", "--min-bytes", 8,
              "--max-bytes", 8)[1]["rows"][0]["count"] == 1
-# The memory check counts the buffers of all ranks, of which processes need a third one.
+# The memory check counts the buffers of all ranks; processes need a third buffer.
 for ranks, most, need in ((2, "1048576G", "4.0 PiB"), (3, "1048576G", "6.0 PiB"), (4, "4096G", "32.0 TiB")):
     said = isotron("bench", "comm", "--ranks", ranks, "--max-bytes", most, expect=2)
     assert f"the ranks' buffers need {need} of memory, but " in said, said

@@ -51,7 +51,7 @@ failing = re.search(r"Add `(--[^`]*)` to that line", page)[1]
 done = run(f"{gate.replace(f'isotron/{smoke}', 'one.list')} {failing}")
 assert done.returncode == 1 and "0 cells pass, 1 fail" in done.stdout, done
 
-# The gate of a run passes if results are bitwise equal, and detects a change of the run.
+# The gate of a run passes if results are bitwise equal, and detects a change to the run.
 (WORK / "gate").mkdir()
 (WORK / "gate/run.conf").write_text((ROOT / "examples/tiny.conf").read_text() + "lane = fp64\neval-iters = 0\n")
 record, again = (re.search(block, page, re.M)[1].replace("isotron", "$ISOTRON")

@@ -73,7 +73,7 @@ for name, options in RECORDED.items():
     print(f"{name}: the same bits from CUDA graphs")
 
 # Before the first step, the program reports which implementation of attention it uses and whether that is
-# deterministic. The first loss does not depend on the order of sums in the backward.
+# deterministic. The first loss does not depend on the order of sums in the backward pass.
 first = {}
 for name, options in {"same bits": [], "any order": ["--no-deterministic-mode"]}.items():
     log = WORK / f"{name}.jsonl"

@@ -33,8 +33,8 @@ def tokens(told):
     return [told[str(i)]["generated_tokens"] for i in range(len(told) - len(RUN & set(told)))]
 
 
-# How prompts are added, suspensions, limits of the engine and repeats change no token. Options select what the file
-# has.
+# No token depends on how prompts are added, on suspensions, on the engine's limits or on repeats. Options select what
+# the file contains.
 wanted = tokens(generate(*ASK)[2])
 for more, passes, count in ((["--incoming-requests-per-step", 1], 8, 9), (["--inference-max-requests", 1], 18, 9),
                             (["--inference-dynamic-batching-max-tokens", 2], 0, 9),
@@ -56,7 +56,7 @@ start = time.monotonic()
 generate(*ASK, "--suspend-resume-interval", 2, "--suspend-timeout", 0.5)
 assert time.monotonic() - start > 1, "two suspensions take a second"
 
-# The results of replicas and of processes, of which only the first one reads prompts, are those of one rank.
+# The results of replicas and of processes are those of one rank. Only the first process reads prompts.
 ask = ["--prompts", *PROMPTS, "--num-tokens-to-generate", 6, "--return-log-probs", "--top-n-logprobs", 3,
        "--batch-invariant-mode", "--temperature", 1.3]
 TIMES = {"latency", "ttft", "tpot", "step_count"}

@@ -105,7 +105,7 @@ spell("spelled", spelled)
 said, numbers = both("spelled", [5, 55, 7, 23])
 assert said.split() == [spelled[n] for n in numbers] and "<extra_id_" in said, (said, numbers)
 
-# Ids of the model that its tokenizer lacks are printed as nothing.
+# Ids that the model's tokenizer lacks are not printed.
 spell("short", {i: text for i, text in spelled.items() if i < 30})
 said, numbers = both("short", [12, 8])
 assert said.split() == [spelled[n] for n in numbers if n < 30] and min(numbers) < 30 <= max(numbers), (said, numbers)

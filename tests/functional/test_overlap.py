@@ -60,7 +60,7 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
      f"{TWO} {MIXED} --overlap-grad-reduce --overlap-param-gather"),
     (f"{EXPERTS} {UNTIED} --bf16", "", f"{TWO} {MIXED}"),
     (f"{TP} {UNTIED} {PP} --ranks 4", "", f"{TWO} {MIXED} {KEPT}"),
-    # fewer than the forwards before the first backward
+    # fewer than the forward passes before the first backward pass
     (f"{TP} {UNTIED} {PP} --global-batch-size 6 --no-overlap-p2p-communication --ranks 4", "", f"{TWO} {MIXED}"),
     (f"{TP} {UNTIED} {PP} --num-layers 4 --num-virtual-stages-per-pipeline-rank 2 --ranks 4", "", f"{TWO} {MIXED}"),
     (f"--context-parallel-size 2 {UNTIED} --pipeline-model-parallel-size 4 --num-layers 4 --global-batch-size 28 "

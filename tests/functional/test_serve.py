@@ -128,7 +128,7 @@ isotron("pretrain", "--config", WORK / "run.conf", "--mock-data", "--tokenizer-t
         "--max-position-embeddings", 256)
 server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.01)
 check_texts(server, saved, "the \u00fc")
-# A byte after a character makes it three invalid bytes, of which the prompt already has one character.
+# A byte after a character turns it into three invalid bytes. The first one replaces the prompt's character.
 byte = server.post("/tokenize", prompt="\u00fc", add_special_tokens=False)["tokens"][-2]
 text = server.post(COMPLETE, prompt="the \u00fc", max_tokens=1, allowed_token_ids=[byte])["choices"][0]["text"]
 assert text == "\ufffd\ufffd", text

@@ -263,7 +263,7 @@ for walk in ["/pause", "/pause", "/sleep", "/pause", "/wake_up", "/resume"]:
         assert server.post(UPDATE, model_path=str(WORK / "small")) == {"state": state, "weight_version": version}
     assert order(walk) == get("/state") == {"state": ALLOWED[state][walk], "weight_version": version}, walk
 
-# Answers state the version of the weights. Other weights make other answers.
+# Answers state the version of the weights. Different weights give different answers.
 assert server.post(COMPLETE, **ASK)["metadata"] == {"weight_version": version} and server.metrics()[
     "weight_version"] == version
 whole = [server.post(path, **ask, n=2) for path, ask in ((COMPLETE, ASK), (CHAT, TALK))]
@@ -473,7 +473,7 @@ check_error(400, json.dumps(event), 400, "invalid_request_error", "no_token_allo
 assert changes(server, before)['request_success_total{finished_reason="abort"}'] == 2
 server.end()
 
-# ---- two replicas, of which each has a cache
+# ---- two replicas, each with a cache
 
 server = Server(WORK / "saved", "--fp64", "--ranks", 2, "--enable-control", "--inference-max-requests", 3,
     "--max-queued-requests", 0,

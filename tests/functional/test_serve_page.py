@@ -28,7 +28,7 @@ texts = lambda: value("[...document.querySelectorAll('.text')].map(t => t.textCo
 asked = {"seed": 5, "temperature": 1.5, "max_tokens": 24}
 REPORT = "document.getElementById('send').disabled ? '' : document.getElementById('status').textContent"
 
-# Without the key, the page says what is missing; with it, which model there is.
+# Without the key, the page states what is missing; with it, which model is served.
 browser.open(f"http://127.0.0.1:{server.port}/")
 wait("document.getElementById('model').textContent.includes('Authorization')")
 refused = browser.errors()

@@ -85,7 +85,7 @@ ids = server.post("/tokenize", messages=called, tools=tools)["tokens"]
 rendered = 'weather time user: rain?\nassistant: <tool_call>f{"a": [1]}<tool_call>f{}\ntool: wet\nassistant:'
 made = server.post("/tokenize", prompt=rendered, add_special_tokens=False)["tokens"]
 assert made == ids, [server.post("/detokenize", tokens=tokens) for tokens in (made, ids)]
-# An empty list of calls is no list.
+# An empty list of calls counts as no list.
 empty, bare = ({"messages": [{"role": "assistant", "content": "a", **more}], "chat_template":
                 "{{ 'tool_calls' in messages[0] }}"} for more in ({"tool_calls": []}, {}))
 assert server.post("/tokenize", **empty) == server.post("/tokenize", **bare)

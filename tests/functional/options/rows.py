@@ -420,7 +420,7 @@ for kind, number in (("simple", 6), ("quintic", 7), ("polar_express", 9), ("cans
     scheduled("muon_coefficient_type" * (kind != "quintic") + " muon_num_ns_steps",
               MUON + f"--muon-coefficient-type {kind} --muon-num-ns-steps {number}")
 scheduled("muon_coefficient_type", MUON + "--muon-coefficient-type cubic5")
-# a bias of keys has no gradient, whose sign would be a matter of rounding
+# a bias of keys has no gradient, so the sign would depend on rounding
 SIGNS = MUON + "--disable-bias-linear --muon-scalar-optimizer lion "
 scheduled("muon_scalar_optimizer", SIGNS)
 scheduled("lion_beta1 lion_beta2", SIGNS + "--lion-beta1 0.8 --lion-beta2 0.9")

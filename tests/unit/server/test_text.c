@@ -61,7 +61,7 @@ static void check(StopList stops) {
     text_free(&text);
 }
 
-/* Tries each part of the text as a stop string, and parts that are not followed by what follows in the text. */
+/* Tries each part of the text as a stop string, alone and with a longer string that does not occur. */
 TEST(a_text_ends_before_its_first_stop_string) {
     int checked = 0;
     for (size_t from = 0; from < N; from++)
