@@ -1,6 +1,6 @@
-"""The results of benchmarks are consistent: the times of op families and the rest add up to the step, and every GEMM of
-the step is listed with its FLOPs. Ops can be selected by name and dtype. A race interleaves both programs, uses the
-smaller time, and continues after a failure of one program. Measured times are not judged."""
+"""Benchmark results are consistent: the times of op families and the rest add up to the step, and every GEMM in the
+step is listed with its FLOPs. Ops can be selected by name and dtype. A race interleaves both programs, uses the smaller
+time, and continues after a failure of one program. Measured times are not judged."""
 import json
 import os
 import statistics

@@ -56,7 +56,7 @@ def is_of_commands(language, body):
 
 
 def commands(body):
-    """Returns (command, lines of its output) pairs. A block without a `$ ` is one script, whose output is not
+    """Returns (command, lines of its output) pairs. A block without a `$ ` is one script; its output is not
     compared."""
     if not any(line.startswith("$ ") for line in body):
         return [("\n".join(body), ["..."])]

@@ -74,8 +74,8 @@ def check_checkpoint():
 
 
 def check_schedules():
-    """The fraction of time slots in which a rank waits is (p - 1) / (m + p - 1) with 1F1B, where a backward pass takes
-    two slots."""
+    """With 1F1B, where a backward pass takes two slots, a rank waits in a fraction (p - 1) / (m + p - 1) of the
+    slots."""
     for ranks, microbatches in (2, 4), (4, 4), (4, 7):
         text = isotron("inspect", "--schedule", "--num-layers", 8, "--pipeline-model-parallel-size", ranks,
                        "--global-batch-size", microbatches, "--micro-batch-size", 1)

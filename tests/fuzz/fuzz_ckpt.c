@@ -1,6 +1,5 @@
-/* Checkpoints. The input is a manifest without the hash of the manifest itself; the target computes that
- * hash, so that mutations get past its check. The target then opens, verifies and loads the checkpoint, whose
- * shard is correct. */
+/* Checkpoints. The input is a manifest without the hash of the manifest itself; the target computes that hash, so that
+ * mutations get past its check. The target then opens, verifies and loads the checkpoint; its shard is correct. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -11,7 +11,7 @@ usage: tests/mutants/run.py PROGRAM [--only ID...] [--kinds] [--matrix] [--sensi
 
 Exit status 1 if a bug survives, if a cell fails without a bug, or if a report does not name the op and a rank of the
 bug (except UNNAMED). Also prints which bugs Megatron-LM's own rule (tests/functional_tests) would have detected in the
-same runs: the loss alone must agree to 5 % in step 1 and every 5th step, of which one may fail."""
+same runs: the loss alone must agree to 5 % in step 1 and every 5th step, except for one of them."""
 import concurrent.futures
 import dataclasses
 import json

@@ -390,8 +390,8 @@ class Pass:
         return y if self.m.rms or "disable-norm-bias" in o else y + self.w[f"{name}.bias"]
 
     def dropped(self, x, name, option):
-        """Applies dropout. A random number is identified by the index of its element in the run; the attention
-        probabilities [b, heads, query, key] of a sample are indexed as part of a square matrix."""
+        """Applies dropout. A random number is identified by the index of its element in the run; a sample's attention
+        probabilities [b, heads, query, key] are indexed as part of a square matrix."""
         rate, shape = self.o.float(option, 0.1), x.shape[1:]
         if self.seed is None or rate == 0:
             return x

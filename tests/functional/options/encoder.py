@@ -1,5 +1,5 @@
-"""The forward passes of BERT and T5 for the options, in float64: the layers of decoder.py, but queries see all keys of
-a sample.
+"""The forward passes of BERT and T5 for the options, in float64. Layers are those of decoder.py, but queries see all
+keys of a sample.
 
 BERT: Devlin et al., 2018, and Megatron-LM core/models/bert. T5: Raffel et al., 2020, and Megatron-LM core/models/T5."""
 import math

@@ -1239,7 +1239,7 @@ for kind in "int8", "fp8":
 
 @row("quantization", "--tokens-to-generate 1 --quantization int8", GPT)
 def memory_of_quantized(program, quick):
-    """The four linear layers of a layer have 12 h^2 numbers of one byte instead of 8, and 9 h factors of 8 bytes. At
+    """A layer's four linear layers have 12 h^2 numbers of 1 byte instead of 8, and 9 h factors of 8 bytes. At
     any time, at most one weight is also in memory in its 8-byte form, and only before the cache is allocated."""
     h, layers, save, took = 128, 6, program.fresh(), []
     program.pretrain(program.words(f"--hidden-size {h} --num-attention-heads 4 --num-layers {layers}"), "--save", save,

@@ -169,7 +169,7 @@ def permutation(seed, n):
 
 
 def cyclic(total, consumed, micro, ranks, sharded):
-    """Yields the sample indices of successive microbatches of all ranks, in the order of ranks, forever."""
+    """Endlessly yields the sample indices of successive microbatches, rank by rank."""
     step = micro * ranks
     active = total // step * step
     while True:

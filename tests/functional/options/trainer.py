@@ -388,7 +388,7 @@ class Trainer:
             s.growth, s.hysteresis, s.scale = 0, o.int("hysteresis", 2), s.scale * 2
 
     def clip_of(self, gradients):
-        """Returns the norm of the gradients, and the coefficient that clips them by it."""
+        """Returns the norm of the gradients, and the coefficient that clips them."""
         norm, most = math.sqrt(sum((g * g).sum() for g in gradients.values())), self.o.float("clip-grad", 1.0)
         return norm, min(1.0, most / (norm + 1e-6)) if most > 0 else 1.0
 

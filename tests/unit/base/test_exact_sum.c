@@ -42,7 +42,7 @@ TEST(order_and_grouping_do_not_matter) {
     }
 }
 
-/* Adds 2^20 numbers of both signs, of which all but one cancel. */
+/* Adds 2^20 numbers of both signs. All but one cancel. */
 TEST(carries_do_not_overflow) {
     static double x[1 << 20];
     const double big = 0x1.fffffffffffffp+1023, odd = 0x1.fffffffffffffp-31;

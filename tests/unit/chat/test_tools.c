@@ -1,4 +1,4 @@
-/* Tests that calls of functions are found in the formats of chat templates, wherever a text is split. */
+/* Tests that function calls are found in the formats of chat templates, wherever the text is split. */
 #include "unit/err.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Options of small models that the tests of config.json combine, and other values of its keys. */
+/* Options of small models, which the tests of config.json combine, and different values for its keys. */
 #pragma once
 
 #include <jansson.h>

@@ -7,7 +7,7 @@
 #include "unit/ckpt/hf_models.h"
 #include "unit/ckpt/model.h"
 
-/* The classes whose tensors have other names than Llama's. */
+/* The classes whose tensor names differ from Llama's. */
 static const struct {
     const char *architecture;
     HfFamily family;
@@ -153,7 +153,7 @@ static void expect_no_export(const char *conf, const char *why) {
     str_free(&json);
 }
 
-/* Golden cases of models that transformers does not have: the oracle modifies a model of transformers. */
+/* Golden cases of models that transformers does not have: the oracle modifies a transformers model. */
 static const char *not_exported(const char *dir) {
     static const char *const CASES[][2] = {{"mistral-sinks", "softmax_type is"},
                                            {"bert-layouts", "gelu-erf in its head"},
@@ -466,8 +466,8 @@ static const struct {
 };
 enum { N_DIFFERENCES = sizeof DIFFERENCES / sizeof *DIFFERENCES };
 
-/* Options of training and memory, which are not exported; two that are part of num_query_groups and activation; and
- * those that are part of softmax_scale and logits_scaling. */
+/* Options for training and memory, which are not exported; and options that are part of num_query_groups, activation,
+ * softmax_scale or logits_scaling. */
 static const char *const NOT_COMPARED[] = {"bias_gelu_fusion",
                                            "hf_model_type",
                                            "seq_length",

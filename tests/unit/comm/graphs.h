@@ -86,7 +86,7 @@ static DeviceBackend cpu_with_graphs(void) {
 
 /* ---- programs ---- */
 
-/* Records an all-reduce over all ranks, whose communicator must be open. */
+/* Records an all-reduce over all ranks; their communicator must be open. */
 static DeviceGraph *record_all_reduce(Comm *c) {
     static _Thread_local float
         out[64]; /* static, because the operation runs after this function has returned */

@@ -1,4 +1,4 @@
-/* Programs that ranks run as processes, which the MPI and TCP tests share. */
+/* Programs that ranks run as processes. The MPI and TCP tests share them. */
 #pragma once
 
 #include "unit/cmocka_all.h"

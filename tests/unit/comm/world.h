@@ -157,8 +157,8 @@ static inline void trial_finish(Comm *comm, Trial *t) {
 
 /* ---- programs of a rank (CommMain) ---- */
 
-/* Runs every kind of operation, type and reduction on odd sizes, below and above the size from which a
- * backend cuts operations into pieces. */
+/* Runs every kind of operation, type and reduction on odd sizes, below and above the size at which a backend begins to
+ * cut operations into pieces. */
 static inline void run_all_kinds(void *arg, Comm *comm) {
     static const DType TYPES[] = {F64, F32, BF16, F16, I64, I32, U8};
     static const int64_t SIZES[] = {0, 1, 7, 8, 1000, 4097, 70001};

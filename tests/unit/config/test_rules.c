@@ -1,4 +1,4 @@
-/* Tests that each rule of the options (config/rules) can be broken, and gives the expected message. */
+/* Tests that each rule of the options (config/rules) can be broken, and yields the expected message. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -756,7 +756,7 @@ static const char *const RULES[] = {
 };
 enum { N_RULES = sizeof RULES / sizeof *RULES };
 
-/* Whether a line is this message, where any text may replace each %name. */
+/* Whether a line is this message, with any text instead of each %name. */
 static bool is_message(const char *line, size_t n, const char *message) {
     const size_t same = strcspn(message, "%"); /* length of the text before a value */
     if (n < same || strncmp(line, message, same)) return false;

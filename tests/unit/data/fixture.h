@@ -1,5 +1,5 @@
-/* Writes the three datasets of vectors.h to a temporary folder, which becomes the working directory, because
- * the names of cache files depend on the paths. */
+/* Writes the three datasets of vectors.h to a temporary folder. The names of cache files depend on the paths, so this
+ * folder becomes the working directory. */
 #pragma once
 
 #include <dirent.h>

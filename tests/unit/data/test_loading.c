@@ -14,7 +14,7 @@ static Sampler *sampler(SamplerConfig c) {
     return s;
 }
 
-/* The samples of a global batch do not depend on mbs and dp. There are 3 micro-steps of mbs * dp = 12
+/* The samples of a global batch do not depend on mbs or dp. There are 3 micro-steps of mbs * dp = 12
  * samples. */
 TEST(single_deals_consecutive_samples) {
     static const struct {

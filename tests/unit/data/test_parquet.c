@@ -361,7 +361,7 @@ TEST(dictionaries_are_checked) {
     assert_err(read_all("made", "text"), "a string of its dictionary is longer");
     write_page(DICTIONARY, 8, 1, ONE, sizeof ONE - 1);
     assert_err(read_all("made", "text"), "its dictionary has an unknown encoding");
-    /* A page of type 2 follows, or of type 0 with an index width and runs. Its size is zigzag-encoded: \x06
+    /* The next page is of type 2, or of type 0 with an index width and runs. Its size is zigzag-encoded: \x06
      * is 3 bytes. */
 #define DATA(size, bytes)                                                                                    \
     "\x01\0\0\0x\x15\0\x15" size "\x15" size "\x2c\x15\x04\x15\x10\x15\x06\x15\x06\0\0" bytes
@@ -397,7 +397,7 @@ TEST(dictionaries_are_checked) {
     }
 }
 
-/* Old versions of parquet-mr write prefixes of strings in the page before (PARQUET-246). */
+/* Old versions of parquet-mr write prefixes of strings in the previous page (PARQUET-246). */
 TEST(a_prefix_may_refer_to_the_page_before) {
     /* A page of 1 value: a prefix of 0, 2 bytes, xy. Then the header and a page with a prefix of 1, 1 byte, z. */
     static const char PAGE[] = "\x08\x01\x01\0\x08\x01\x01\x04xy",

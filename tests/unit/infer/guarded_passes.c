@@ -29,7 +29,7 @@ static bool is_shared(const Engine *e, const Live *live, bool encoder, int64_t p
     return false;
 }
 
-/* Marks the rows from `first` on, of which n are written. */
+/* Marks the rows from `first` on; the first n of them are written. */
 static void mark(const Engine *e, const Live *live, bool encoder, int64_t first, int64_t n, Marks *m) {
     const PageList *l = encoder ? &live->encoder_pages : &live->pages;
     const int64_t page = e->limits.page;

@@ -23,7 +23,7 @@ static double continuation(TestModel *m, const int32_t *tokens, int64_t n, int32
     return sampling_logprob((const double *)y->data + (n - 1) * y->dim[2], VOCAB, next);
 }
 
-/* Scores all texts that begin with these n tokens, of which `fresh` are new. */
+/* Scores all texts that begin with these n tokens, `fresh` of which are new. */
 static void score_all(TestModel *m, int32_t *tokens, int64_t fresh, double sum, double penalty, Best *best) {
     for (int32_t next = 0; next < VOCAB; next++) {
         const double total = sum + continuation(m, tokens, PROMPT + fresh, next),

@@ -288,7 +288,7 @@ static void check_release(PoolModel *m, PagePool *pool, int who) {
     while (m->n[who]) model_release(m, m->page[who][--m->n[who]]);
 }
 
-/* With as many salts as pages, some salts have the same hash bucket. */
+/* With as many salts as pages, some salts share a hash bucket. */
 TEST(salts_of_one_length_name_different_pages) {
     enum { SALTS = 26 };
     static const int32_t CONTENT[WIDTH] = {1, 2};

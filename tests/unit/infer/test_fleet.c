@@ -266,7 +266,7 @@ static void run_requests(SignalRun *run, Fleet *f) {
         if (!run->weights && i % 9 == 5) suspend(run, f);
         steps += busy = fleet_step(f, take_stamped, run);
     }
-    /* The replicas run their passes of a step at the same time. */
+    /* The replicas run a step's passes at the same time. */
     const int64_t passes = fleet_counts(f).passes;
     run->shared = fleet_counts(f).shared;
     assert_true(passes > 0 && (!run->weights || passes <= steps));

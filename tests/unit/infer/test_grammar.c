@@ -133,8 +133,8 @@ static GrammarReader *reader_of_ways(GrammarNode first, int32_t ways, const Voca
     return reader;
 }
 
-/* Many equal places in a text count as one. A text must not have more places than the limit, nor a token lead to more.
- * Drafts do not change the reader. */
+/* Many equal places in a text count as one. A text must not have more places than the limit, and a token must not lead
+ * to more. Drafts do not change the reader. */
 TEST(alternatives_have_a_limit) {
     static const struct {
         GrammarNode first;

@@ -1,4 +1,4 @@
-/* Tests of faults that were reported in other engines. Comments of tests name the issues. This table says where each of
+/* Tests for faults that were reported in other engines. The comments name the issues. This table says where each of
  * the 25 reports is tested: here, in another file of this folder, or in a functional test.
  *
  *    1  vLLM 5898, 9567, 966: a text at temperature 0 changes with the batch    engine
@@ -41,7 +41,7 @@ static void case_open(Case *c) {
     case_init(c, STYLES[0], device_cpu(1));
 }
 
-/* The tokens and log-probabilities of the requests 0 and 1. */
+/* The tokens and log-probabilities of requests 0 and 1. */
 typedef struct Seen {
     double logprob[2][LONGEST + NEW];
     int64_t n[2], ended[2];
@@ -173,7 +173,8 @@ TEST(lengths_at_the_limit_are_computed_or_refused) {
     case_free(&c);
 }
 
-/* A request that can never fit in the pool is refused with the numbers, and all others are computed. */
+/* A request that can never fit in the pool is refused with a message that states the numbers, and all others are
+ * computed. */
 TEST(a_request_that_can_never_fit_is_refused) {
     static const struct {
         int64_t n, fresh, needs; /* needs: pages; 0: it fits in the 2 pages */

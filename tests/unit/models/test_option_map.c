@@ -1,5 +1,4 @@
-/* Tests that values of options are mapped to the enums of the lower layers by name, regardless of their
- * numbers. */
+/* Tests that option values are mapped to the enums of lower layers by name, regardless of their numbers. */
 #include "unit/config_helper.h"
 
 #include "models/option_map.h"

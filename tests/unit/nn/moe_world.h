@@ -71,8 +71,8 @@ typedef struct MoeRank {
     Tape *tape;
 } MoeRank;
 
-/* The position in the sequence of row `row` of this rank. CP ranks have zigzag chunks, of which TP ranks have
- * equal parts. */
+/* The sequence position of this rank's row `row`. CP ranks have zigzag chunks, and TP ranks have equal parts of
+ * these. */
 static inline int64_t moe_position(const MoeRank *r, int64_t row) {
     if (!r->layout) return row;
     const int *at = r->layout->mesh.coordinate, cp = r->c->layout.cp;
@@ -86,7 +86,7 @@ static inline int64_t moe_first_sample(const MoeRank *r, int microbatch) {
     return (microbatch * (r->layout ? r->c->layout.dp : 1) + dp_rank) * r->samples;
 }
 
-/* The index in the whole batch [samples, sequence, HIDDEN] of element e of a microbatch on this rank. */
+/* For element e of a microbatch on this rank, the index in the whole batch [samples, sequence, HIDDEN]. */
 static inline int64_t moe_whole(const MoeRank *r, int microbatch, int64_t e) {
     const int64_t line = e / HIDDEN, sample = moe_first_sample(r, microbatch) + line % r->samples;
     return (sample * SEQUENCE + moe_position(r, line / r->samples)) * HIDDEN + e % HIDDEN;
@@ -207,7 +207,7 @@ static inline void moe_add_gradients(const MoeRank *r) {
     for (int64_t i = 0; i < r->out->counters.n; i++) r->out->counters.v[i] += load_element(r->counters, i);
 }
 
-/* Runs all microbatches of a rank. Ranks add their results one after the other. */
+/* Runs all microbatches of a rank. Ranks take turns to add their results. */
 static inline void moe_run(MoeRank *r, Comm *comm) {
     size_t slot = MOE_SPACE, transient = MOE_SPACE;
     r->run.comm = comm;

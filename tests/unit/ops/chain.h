@@ -12,7 +12,7 @@
 
 enum { CHAIN_WIDTH = 4096, CHAIN_PERIOD = 65521, CHAIN_ROUNDS = 3 };
 
-/* A to D are [rows, 1, width]. SEEN is eight tensors of the size of an END, each of which is written once. */
+/* A to D are [rows, 1, width]. SEEN is eight tensors as large as an END; each is written once. */
 enum { NOTHING, A, B, C, D, SEEN, RSTD = SEEN + 8, DGAIN, TABLE, PLACES };
 enum { PARAMS = PLACES + 1, MOMENTS, SQUARES, VALUES, LISTED };
 /* EIGHTH, END and LAST select rows: the last 1/8, the last 1/64, the last one (without its dimension). ADD:

@@ -7,7 +7,7 @@
 #include "base/philox.h"
 #include "tensor/tensor.h"
 
-/* Numbers of significant bits of inputs, which are exact in float, or in every float type. */
+/* Numbers of significant bits with which inputs are exact in float, or in every float type. */
 enum { GRID_FINE = 24, GRID_COARSE = 8 };
 
 typedef struct Values {

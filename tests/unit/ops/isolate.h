@@ -32,7 +32,7 @@ static inline void *shared_memory(size_t bytes) {
     return p;
 }
 
-/* Runs fn(arg). Returns false if it ended in a fault, whose message is in scope->message. */
+/* Runs fn(arg). Returns false if it ended in a fault; the message is in scope->message. */
 static inline bool without_fault(void (*fn)(void *), void *arg, FaultScope *scope) {
     jmp_buf jump;
     *scope = (FaultScope){.where = "test", .catch_jmp = &jump};

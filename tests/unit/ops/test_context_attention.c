@@ -46,7 +46,7 @@ static int64_t value_width(const Case *c) { return c->values ? c->values : WIDTH
 static int64_t width_of_kv(const Case *c) { return WIDTH + value_width(c); }
 static int64_t width_of_qkv(const Case *c) { return c->r * WIDTH + (c->keys ? 0 : width_of_kv(c)); }
 
-/* The full results of one run as doubles, of which each rank writes its part. */
+/* The full results of one run, as doubles. Each rank writes its part. */
 typedef struct Outcome {
     int64_t n_y, n_qkv, n_kv, n_heads;
     double *y, *dqkv, *dkv; /* [s,b,g*r*e], [s,b,g*width], [keys,b,g*(d+e)] */

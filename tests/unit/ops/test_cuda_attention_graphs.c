@@ -1,6 +1,6 @@
-/* Tests cuDNN attention without cuDNN or a GPU. A mock computes the graphs, whose result must be that of
- * the CPU kernel for every supported mask and layout. Other calls must report why they are not supported. All
- * steps of a ring of context parallelism must be supported. */
+/* Tests cuDNN attention without cuDNN or a GPU. A mock computes the graphs; the result must be that of the CPU kernel
+ * for every supported mask and layout. Other calls must report why they are not supported. All steps of a ring of
+ * context parallelism must be supported. */
 #include "unit/cmocka_all.h"
 
 #include "kernels/cuda/attention/attention_lengths.h"
@@ -13,7 +13,7 @@
 #include "unit/ops/cudnn_stand_in.h"
 #include "unit/ops/ring_run.h"
 
-/* A simulated GPU, whose scratch memory is allocated in advance. */
+/* A simulated GPU with scratch memory that is allocated in advance. */
 typedef struct Gpu {
     Cuda cuda;
     Device device, planner;

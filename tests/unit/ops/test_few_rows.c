@@ -1,5 +1,5 @@
-/* Tests that the CPU's paths for few rows give the results of those for many rows. In a fixed order of summation, results
- * are bitwise equal; otherwise their sums may differ in order. */
+/* Tests that the CPU's paths for few rows give the same results as those for many rows. In a fixed order of summation,
+ * results are bitwise equal; otherwise their sums may differ in order. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -38,7 +38,7 @@ static void run(Device *d, const Layer *l, int64_t first, int64_t rows, bool in_
     call_run(&OPS[OP_linear], &(Call){.in = {&x, &w, &bias}, .out = {&y}, .attr = &attr, .device = d});
 }
 
-/* All sizes of blocks of rows and columns, and sums that do not fill the lanes. */
+/* All sizes of row and column blocks, and sums that do not fill the lanes. */
 TEST(rows_do_not_depend_on_their_number) {
     static const DType TYPES[][2] = {{F64, F64}, {F32, F32}, {F32, BF16}, {F32, F16}};
     static const int64_t SIZES[][2] = {{5, 3}, {48, 33}, {61, 18}, {770, 4}};

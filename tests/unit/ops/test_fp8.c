@@ -134,7 +134,7 @@ static void layer_close(Layer *l) {
     device_free(l->device);
 }
 
-/* The blocks of the operands of a GEMM over columns, and of a GEMM over rows. */
+/* The operands' blocks, in a GEMM over columns and in a GEMM over rows. */
 typedef struct Blocks {
     int64_t high, wide;
 } Blocks;

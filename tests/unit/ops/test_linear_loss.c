@@ -46,7 +46,7 @@ static void read_all(const Tensor *t, double *out) {
     for (int64_t i = 0; i < tensor_count(t); i++) out[i] = load_element(t, i);
 }
 
-/* The initial content of w's main gradient. */
+/* The initial main gradient of w. */
 static double dw_before(const How *h, int64_t i) {
     return h->fresh ? 0 : grid_value("dw", 0, i, GRID_COARSE);
 }

@@ -170,7 +170,7 @@ TEST(pieces_lie_inside_the_parameters) {
     device_free(d);
 }
 
-/* The squares are 2^60 and 1, and their rounded sum would lose the 1. The sum of a block does lose it. */
+/* The squares are 2^60 and 1, and their rounded sum would lose the 1. The sum of one block loses it. */
 TEST(blocks_of_one_lose_nothing) {
     double x[2] = {0x1p30, 1};
     Tensor t = flat(x, F64, 2);

@@ -1,4 +1,4 @@
-/* Tests weights of one byte (src/ops/quantized.c) on the CPU against the definition in kernels/ops.def, which this file
+/* Compares one-byte weights (src/ops/quantized.c) on the CPU with the definition in kernels/ops.def, which this file
  * computes in double. */
 #include <float.h>
 #include <math.h>

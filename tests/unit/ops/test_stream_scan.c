@@ -1,5 +1,5 @@
-/* Tests that the convolution and the scan of Mamba-2 compute the same for streams of tokens, in passes over parts of
- * several requests, as for the whole requests. Shapes and passes are random. The environment variable SCAN_SHAPES is the
+/* Tests that Mamba-2's convolution and scan compute the same results for whole requests as for streams of tokens, in
+ * passes over parts of several requests. Shapes and passes are random. The environment variable SCAN_SHAPES is the
  * number of shapes. */
 #include <math.h>
 #include <stdlib.h>

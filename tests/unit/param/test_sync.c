@@ -146,7 +146,7 @@ static double data_sum(const Sum *s, int rank, int unused) {
     return over(s, &g, first_sum, 0);
 }
 
-/* Sums the copies of a tied parameter in the order of the pipeline ranks. If they are not evenly spaced, the
+/* Sums a tied parameter's copies, in the order of pipeline ranks. If they are not evenly spaced, the
  * sum is rounded after each addition. */
 static double tied_sum(const Sum *s, const Mesh *m) {
     const bool even = strcmp(s->param->spec.name, "positions") != 0;
@@ -271,7 +271,7 @@ static void check_ones(Sync *s, const World *w, Registry *r, const Param *p) {
     }
 }
 
-/* Begins the gradients of the bucket of p. */
+/* Begins the gradients of p's bucket. */
 static const Bucket *begin_bucket(Sync *s, Registry *r, const Param *p) {
     const Bucket *b = &r->buckets[p->bucket];
     sync_begin(s, 2);

@@ -1,5 +1,5 @@
-/* Tests that a cell in the exact lane is compared bitwise, and that its report names the differing element
- * and its rank. The error of a layer and the description of a row must be those of the worst tensor. */
+/* Tests that a cell in the exact lane is compared bitwise, and that its report names the differing element and its
+ * rank. A layer's error and a row's description must be those of the worst tensor. */
 #include <math.h>
 #include <string.h>
 

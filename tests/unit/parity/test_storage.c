@@ -1,5 +1,4 @@
-/* Tests that values which a run in low precision stores too narrowly are counted, and that the first one is
- * named. */
+/* Tests that values that a low-precision run stores too narrowly are counted, and that the first one is named. */
 #include <string.h>
 
 #include "unit/cmocka_all.h"

@@ -1,5 +1,5 @@
-/* Tests the choice of a rank's device by its number among the ranks of its host, or among the threads of its
- * process, and the transport for its memory. */
+/* Tests how a rank's device is chosen by its number among the host's ranks or the process's threads, and the transport
+ * for its memory. */
 #include <stdlib.h>
 
 #include "unit/cmocka_all.h"

@@ -125,7 +125,7 @@ static size_t slot_of(DType dtype, int64_t layers) {
     return bytes;
 }
 
-/* The expected memory for `layers` offloaded layers, of which the first has no sum. */
+/* The expected memory for `layers` offloaded layers; the first of them has no sum. */
 typedef struct Expected {
     size_t slot;
     OffloadMemory offload;

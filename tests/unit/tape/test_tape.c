@@ -149,7 +149,7 @@ static Tensor *forward_into(Net *n, void *memory, bool block) {
     return block ? block_of(n->tape, (Part){n, LAYERS - 1, 1, false}, x) : op_add(n->tape, x, branch);
 }
 
-/* The output is not in the slot, so it may be overwritten before the backward. */
+/* The output is not in the slot, so it may be overwritten before the backward pass. */
 TEST(an_output_takes_no_memory_of_the_slot) {
     for (int block = 0; block < 2; block++) {
         Net want, got;

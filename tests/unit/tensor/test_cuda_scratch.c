@@ -1,5 +1,5 @@
-/* Tests that scratch memory of a GPU keeps its address when it grows, and uses no more memory than the
- * largest request. The exit status is 77 if there is no GPU. */
+/* Tests that a GPU's scratch memory keeps its address when it grows, and is no larger than the largest request. The
+ * exit status is 77 if there is no GPU. */
 #include "unit/gpu_main.h"
 
 #include <math.h>

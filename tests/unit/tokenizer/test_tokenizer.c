@@ -353,7 +353,7 @@ TEST(scores_are_those_of_serde_json) {
     assert_ok(file_remove_tree(dir));
 }
 
-/* An unknown character costs 10 more than the worst token: with 9, a and an unknown b have a score of -21. */
+/* An unknown character costs 10 more than the worst token: if a has a score of 9, a and an unknown b have -21. */
 TEST(unknown_characters_are_worse_than_tokens) {
     char dir[] = NEW_FOLDER;
     const TokenizerConfig c = hugging_face_in(dir);

@@ -72,7 +72,7 @@ TEST(words_and_spaces_are_the_same) {
     check_class(*state, "space", unicode_is_space);
 }
 
-/* The text that `around` of the oracle makes for a block. */
+/* The text that the oracle's `around` makes for a block. */
 static Str block_text(uint32_t first) {
     Str text = {0};
     for (uint32_t c = first; c < first + BLOCK; c++) {

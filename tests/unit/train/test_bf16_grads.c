@@ -1,6 +1,6 @@
-/* Compares the bf16 main gradients of a step, on one rank and with every sharding, with the sum of the fp32
- * gradients of its microbatches. With --batch-invariant-mode, the gradient of a microbatch is bitwise equal
- * in all layouts, so results differ only in the rounding of sums. */
+/* Compares a step's bf16 main gradients, on one rank and with every sharding, with the sum of its microbatches' fp32
+ * gradients. With --batch-invariant-mode, the gradient of a microbatch is bitwise equal in all layouts, so results
+ * differ only in the rounding of sums. */
 #include <math.h>
 #include <stdlib.h>
 

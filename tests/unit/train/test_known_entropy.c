@@ -117,7 +117,7 @@ TEST(loss_converges_to_the_entropy_rate_and_not_below) {
     setup_free(c);
 }
 
-/* If inputs are labels, the model must predict better than is possible after a few steps. */
+/* If inputs are labels, then after a few steps the model must predict better than is otherwise possible. */
 TEST(visible_labels_are_flagged) {
     const Source s = source_new();
     Setup *c = setup();

@@ -176,8 +176,8 @@ static void share_gpus(void *arg, Comm *comm) {
     assert_true(communication(arg, comm, RANKS) > (size_t)465 << 20);
 }
 
-/* Threads that share a GPU communicate through host memory. The ranks of `isotron plan` have a GPU each, even
- * if this machine has fewer. */
+/* Threads that share a GPU communicate through host memory. In `isotron plan`, each rank has a GPU, even if this
+ * machine has fewer. */
 TEST(planned_ranks_have_a_gpu_each) {
     Setup *s = setup_new(
         "--ranks %d --global-batch-size 8 --micro-batch-size 1 --num-layers 4 --train-iters 1", RANKS);

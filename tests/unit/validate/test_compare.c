@@ -70,9 +70,8 @@ TEST(a_slower_library_is_degraded) {
     free_world(w);
 }
 
-/* The probability of an error of a stage is 0.05. Each of n rates may have an error of 0.05 / n, of which the
- * median of each library gets half. The probability that all 8 samples are on one side of the median is 2 /
- * 2^8 = 0.0078. */
+/* A stage is wrong with probability 0.05. Each of n rates may be wrong with probability 0.05 / n, of which the median
+ * of each library gets half. The probability that all 8 samples are on one side of the median is 2 / 2^8 = 0.0078. */
 TEST(rates_share_the_error_of_a_stage) {
     for (int n = 1; n <= 6; n++) {
         World *w = new_world(ON_CPU, 0, 0, true);
@@ -213,7 +212,7 @@ TEST(a_good_run_is_a_regular_file_of_a_limited_size) {
     file_remove_tree(dir);
 }
 
-/* Compares with a good run that has n samples of one rate of a stage. `members` are additional members of the
+/* Compares with a good run that has n samples of one rate in a stage. `members` are additional members of the
  * report, `more` of the stage. */
 static World *compared_with(const char *members, DeviceOption device, const char *stage, const char *more,
                             const char *rate, int n) {

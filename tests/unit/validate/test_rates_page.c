@@ -1,5 +1,5 @@
-/* Tests that a rate has a bar whose length is its fraction of the roof (or, without one, of the good run),
- * and a tick for each of them. */
+/* Tests that a rate's bar shows its fraction of the roof (or, without a roof, of the good run), and that each of them
+ * has a tick. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
