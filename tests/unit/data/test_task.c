@@ -264,7 +264,7 @@ TEST(blanks_are_those_of_python) {
     str_free(&lines), str_free(&wanted);
 }
 
-/* Fingerprints are equal only if all samples in the files of training and validation are equal. */
+/* Fingerprints are equal only if all samples in the training and validation files are equal. */
 TEST(a_fingerprint_is_of_all_samples) {
     static const char *const FILES[][2] = {
         {"a\t1 2\t3\nb\t4\n", "a\t5\n"}, {"b\t1 2\t3\na\t4\n", "a\t5\n"}, {"a\t1 2\t3\nb\t6\n", "a\t5\n"},

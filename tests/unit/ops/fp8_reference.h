@@ -30,7 +30,8 @@ static inline double amax_of(const double *x, int64_t rows, int64_t columns, int
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Sets y to x quantized and dequantized in blocks of high x wide. If `powers`, scales are powers of two. */
+/* Sets y to x after quantization and dequantization in blocks of `high` x `wide`. If `powers`, scales are powers of
+ * two. */
 static inline void quantised(Fp8Type t, const double *x, int64_t rows, int64_t width, int64_t high,
                              int64_t wide, bool powers, double *y) {
     const float most = t == E4M3 ? 448 : 57344;

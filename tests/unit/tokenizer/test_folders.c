@@ -1,5 +1,5 @@
 /* Tests that every folder of tests/data/tokenizer/folders.json is either refused or read in the same way as
- * AutoTokenizer of transformers reads it (tools/oracle/tokenizer_folders.py). */
+ * transformers' AutoTokenizer reads it (tools/oracle/tokenizer_folders.py). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
