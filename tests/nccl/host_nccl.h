@@ -49,7 +49,7 @@ size_t out_count(const Op *, int members);
  * share, and only that share reads an element that it overwrites. */
 void move_share(const Meeting *, int slot);
 
-/* Counts over all members: communicators with and without a limit on the thread blocks of a kernel, registered windows,
+/* Counts over all members: communicators with and without a limit on a kernel's thread blocks, registered windows,
  * and gathers between windows, which NCCL runs on copy engines. most_blocks is the last limit. The library exports
  * these counts for tests as host_nccl_joined. */
 typedef struct HostNcclJoined {

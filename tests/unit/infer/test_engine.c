@@ -1,4 +1,4 @@
-/* Tests the engine on the CPU (engine_alone.h), and that pages are neither lost nor shared. */
+/* Tests the engine on the CPU (engine_alone.h), and checks that pages are neither lost nor shared. */
 #include "unit/infer/engine_alone.h"
 
 #include "base/clock.h"

@@ -171,7 +171,7 @@ TEST(global_loss_joins_data_parallel_ranks) {
     }
 }
 
-/* Runs in spaces of the sizes that a dry run has measured. Sizes do not depend on the data if there is a
+/* Runs in spaces whose sizes a dry run has measured. Sizes do not depend on the data if there is a
  * capacity, or if all experts are on one rank. */
 TEST(planned_memory_is_enough) {
     check_layouts((MoeCase){.spec = DROPS, .planned = true}, near);

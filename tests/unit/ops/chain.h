@@ -1,6 +1,6 @@
-/* Runs consecutive ops on a given device, as in a training step. No wait or timing separates them, so a
- * kernel may begin while the previous one still runs (kernels/cuda/pdl.cuh). The results, also of a
- * recording, must be bitwise equal to those with a wait after each op. */
+/* Runs consecutive ops on a given device, as in a training step. No wait or timing separates them, so a kernel may
+ * begin while the previous one still runs (kernels/cuda/pdl.cuh). The results, even of a recording, must be bitwise
+ * equal to those with a wait after each op. */
 #pragma once
 
 #include <string.h>
@@ -81,7 +81,7 @@ static inline void chain_take(Chain *c, int i, DType dtype, int ndim, const int6
         memcpy(c->start[i] + at, c->start[i], bytes - at < period ? bytes - at : period);
 }
 
-/* A tensor of all rows has 64 MiB on a GPU. */
+/* A tensor with all rows has 64 MiB on a GPU. */
 static inline void chain_open(Chain *c, Device *d) {
     const int64_t rows = d->kind == DEVICE_CUDA ? 8192 : 128, w = CHAIN_WIDTH, places = 8;
     *c = (Chain){.device = d};

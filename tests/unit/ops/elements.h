@@ -1,4 +1,4 @@
-/* Access to elements of tensors as doubles, and inputs that every lane represents exactly. */
+/* Accesses elements of tensors as doubles, and draws inputs that every lane represents exactly. */
 #pragma once
 
 #include <math.h>

@@ -178,7 +178,7 @@ static inline void gemms_of_one_expert(Call *c) {
 static inline void main_gemms_are_ragged(Call *c) { gemms_are_ragged(c), results_are_main_gradients(c); }
 /* Sets the flags of the moments as the optimizer does, so that 16-bit moments are read too. */
 static inline void moments_are_read(Call *c) { c->out[1]->flags = c->out[2]->flags = TENSOR_ACCUM; }
-/* Makes pieces of all groups with gaps, in which outputs must not change. Some pieces have the largest
+/* Makes pieces of all groups, with gaps in which outputs must not change. Some pieces have the largest
  * possible size. */
 static inline void pieces_have_gaps(Call *c) {
     FlatPiece *piece = c->in[1]->data;

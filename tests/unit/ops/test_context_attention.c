@@ -280,7 +280,7 @@ static void describe(const Case *c, const char *what, char *out, size_t n) {
              c->unfused ? " unfused" : "", c->twice ? " twice" : "", dtype_name(c->dtype), what);
 }
 
-/* The bound: sums have at most s r + s + d + e terms, which are at most 1. The softmax also turns the
+/* The bound: sums have at most s r + s + d + e terms, each at most 1. The softmax also turns the
  * absolute error of a score, |scale| d u, into a relative error. */
 static void near(const Case *c, const char *what, const double *got, const double *want, int64_t n) {
     const double terms =

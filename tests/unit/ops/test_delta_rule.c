@@ -298,7 +298,7 @@ TEST(chunks_agree_with_the_recurrence) {
     }
 }
 
-/* Chunks that divide the sequence, that do not, and that are longer than it. */
+/* Chunks that divide the sequence, chunks that do not, and chunks that are longer than it. */
 TEST(chunk_borders) {
     for (int gates = ANY; gates < GATES; gates++) {
         const int64_t lengths[] = {1, 2, 7, 35, 64, 69, 70, 71, 128};

@@ -22,7 +22,7 @@ static double value(int what, int rank, int64_t row, int64_t column) {
     return (double)((what + 1) * (1 + (7 * row + 5 * column + 11 * rank) % 13));
 }
 
-/* The element of a rank, which is equal on all ranks for types I and R. */
+/* The element of a rank. For types I and R, it is equal on all ranks. */
 static double on_rank(int what, Spmd type, int rank, int64_t row, int64_t column) {
     return value(what, type == SPMD_V || type == SPMD_P ? rank : 0, row, column);
 }

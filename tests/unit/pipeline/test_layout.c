@@ -108,8 +108,8 @@ TEST(layout_strings) {
     }
 }
 
-/* Asserts that the stages in order have every layer exactly once, only the first stage the embedding, and
- * only the last the loss. */
+/* Asserts that the stages, in order, have every layer exactly once, and that only the first has the embedding and only
+ * the last has the loss. */
 static void assert_partition(const PipelineLayout *l, int64_t layers) {
     int64_t next = 0;
     for (int i = 0; i < l->ranks * l->chunks; i++) {

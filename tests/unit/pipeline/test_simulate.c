@@ -94,9 +94,8 @@ static const PipelineSpec SPECS[] = {
 };
 enum { N_SPECS = sizeof SPECS / sizeof *SPECS };
 
-/* For any times of the stages, every pass must start exactly when its last dependency is complete.
- * Dependencies are the previous pass of its rank, and the same pass of the previous stage plus the
- * latency. */
+/* For any times of the stages, every pass must start exactly when its last dependency is complete. A pass depends on
+ * the previous pass of its rank, and on the same pass of the previous stage plus the latency. */
 TEST(passes_start_as_soon_as_they_can) {
     Arena *arena = arena_new();
     for (size_t i = 0; i < N_SPECS; i++) {

@@ -7,7 +7,7 @@
 
 #include "tensor/fp8.h"
 
-/* The value of a code by its sign, exponent and mantissa. */
+/* The value of a code, computed from its sign, exponent and mantissa. */
 static double value_of(Fp8Type t, unsigned code) {
     const int bits = t == E4M3 ? 3 : 2, bias = t == E4M3 ? 7 : 15;
     const int exponent = (int)(code & 127) >> bits, mantissa = (int)code & ((1 << bits) - 1);
@@ -17,7 +17,7 @@ static double value_of(Fp8Type t, unsigned code) {
     return sign * ldexp(mantissa + (exponent ? 1 << bits : 0), (exponent ? exponent : 1) - bias - bits);
 }
 
-/* The code of the nearest finite value with the sign of x; in a tie, of the value whose last bit is 0. */
+/* The code of the nearest finite value with the sign of x. Ties go to the value whose last bit is 0. */
 static unsigned nearest(Fp8Type t, double x) {
     const double largest = t == E4M3 ? 448 : 57344;
     unsigned best = signbit(x) ? 128 : 0;

@@ -69,8 +69,8 @@ TEST(bytes_survive_whatever_they_are) {
     tokenizer_free(t);
 }
 
-/* Types with files are tested by test_cases.c. The offset of a token within a character is the beginning of
- * the character. */
+/* Types with files are tested by test_cases.c. The offset of a token that starts inside a character is the beginning of
+ * that character. */
 TEST(offsets_count_characters) {
     size_t at[4];
     Tokenizer *t = open_type("NullTokenizer", 1000);

@@ -168,7 +168,7 @@ TEST(buckets_overlap_and_stages_change_no_bit) {
     }
 }
 
-/* Ranks that share the state of Muon each update whole matrices. --use-megatron-fsdp is refused. */
+/* Ranks that share Muon's state each update whole matrices. --use-megatron-fsdp is refused. */
 TEST(ranks_with_whole_matrices_change_no_bit) {
     compare(BY_STEP, N_BY_STEP - 1, "--fp64 --ranks 4 --optimizer muon", NULL);
     compare(BY_STEP, N_BY_STEP - 1, "--bf16 --ranks 4 --tensor-model-parallel-size 2 --optimizer muon", NULL);

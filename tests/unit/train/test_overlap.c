@@ -289,8 +289,7 @@ TEST(data_parallelism_starts_with_attention) {
     assert_true(early.sums == 0 && early.gathers == 0);
     /* Gradients are summed in the backward sweeps, and values are gathered in both. */
     assert_true(late.sums >= SWEEPS * (LAYERS - 1) && late.gathers >= 2 * SWEEPS * (LAYERS - 1));
-    /* An early reduction may also start before an attention, because a bucket may end at the output
-     * projection. */
+    /* An early reduction may also start before an attention op, because a bucket may end at the output projection. */
     early = starts_with_attention(ZERO1, LAYERS, EARLY);
     late = starts_with_attention(ZERO1, LAYERS, "");
     assert_true(late.gathers > early.gathers && late.sums > early.sums);
@@ -386,9 +385,8 @@ static void train_over_nccl(void *arg, Comm *comm) {
     trainer_free(r);
 }
 
-/* Kernels are loaded in the first step of one microbatch, in the first group of the first step of several
- * microbatches, and in the first evaluation. NCCL must have no messages then, and must open no channels
- * later. */
+/* Kernels are loaded in the first step of one microbatch, in the first group of the first step of several microbatches,
+ * and in the first evaluation. NCCL must then have no messages, and must not open channels later. */
 TEST(kernels_are_loaded_without_nccl) {
     static const struct {
         const char *options;

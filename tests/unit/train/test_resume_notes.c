@@ -72,7 +72,7 @@ TEST(a_rate_that_differs_at_the_next_step_alone_changes) {
     }
 }
 
-/* Two skipped steps of 4 samples count only in the samples that the run has consumed. */
+/* Two skipped steps of 4 samples count only as consumed samples. */
 TEST(schedules_that_continue_elsewhere_have_a_note) {
     Setup *s = setup_new("--override-opt_param-scheduler");
     json_t *saved = json_loads("{\"config\": {}, \"progress\": {\"scheduler_samples\": 12}}", 0, NULL);

@@ -81,7 +81,7 @@ static void check(const Case *c, int ranks) {
 
 TEST(most_findings_have_one_cause) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) check(&CASES[i], 3);
-    /* The finding names both ranks, which are all ranks. */
+    /* The finding names both ranks, and there are no others. */
     check(&(Case){{{STAGE_parity, "op linear, ranks 0,1"}},
                   ON_CPU,
                   "rank 0 or rank 1 each explain 1 of 1 finding; another process holds it: python3 (pid 17)"},
