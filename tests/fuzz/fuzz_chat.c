@@ -50,7 +50,7 @@ static void add(Corpus *c, const char *source, size_t n, const json_t *request) 
     free(json), str_free(&seed);
 }
 
-/* Each template of the tests with each conversation, and each snippet. */
+/* Adds each template of the tests with each conversation, and each snippet. */
 void fuzz_seeds(Corpus *c) {
     glob_t found;
     json_t *cases = json_load_file("tests/data/chat/cases.json", 0, NULL), *conversation;

@@ -2,8 +2,8 @@
  *   fuzz_replay_<what> COUNT [SEED [FIRST]]   runs mutations FIRST .. FIRST + COUNT - 1
  *   fuzz_replay_<what> --corpus FOLDER        writes the seeds, as a corpus for libFuzzer
  *
- * The inputs run in a child process with limited memory and time. A crash, a sanitizer report or a hang is
- * reported with the number and a copy of the input, and the sequence continues with the next input. */
+ * The inputs run in a child process with limited memory and time. A crash, a sanitizer report or a hang is reported
+ * with the input's number and a copy of the input. The sequence then continues with the next input. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

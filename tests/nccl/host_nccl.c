@@ -687,7 +687,7 @@ const char *ncclGetErrorString(int error) {
     return error >= 0 && error < 8 ? TEXTS[error] : "unknown result code";
 }
 
-/* The error of the communicator, or else of the last call of this thread that returned one. */
+/* The communicator's error, or else that of this thread's last call that returned one. */
 const char *ncclGetLastError(NcclComm c) {
     int error = NCCL_SUCCESS;
     if (c) ncclCommGetAsyncError(c, &error);

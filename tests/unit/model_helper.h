@@ -1,4 +1,4 @@
-/* Creates a model, with a device and a tape, from words of a command line, and token ids as its input. */
+/* Creates a model from the words of a command line, with a device, a tape and token ids as its input. */
 #pragma once
 
 #include "unit/config_helper.h"

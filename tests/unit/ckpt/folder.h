@@ -1,4 +1,4 @@
-/* A scratch folder and small registries on the CPU device, which the tests of this folder share. */
+/* A scratch folder and small registries on the CPU device, for the tests in this folder. */
 #pragma once
 
 #include <stdio.h>

@@ -8,7 +8,7 @@
 
 #define LLAMA3 "'rope_type': 'llama3', 'factor': 8, 'low_freq_factor': 1, 'high_freq_factor': 4"
 
-/* Keys in addition to the sizes of a small model of the type, with single quotes. */
+/* Keys, with single quotes, in addition to the sizes of a small model of the type. */
 static const struct {
     const char *type, *keys, *says;
 } REFUSED[] = {
@@ -256,7 +256,8 @@ TEST(config_json_is_not_trusted) {
     scratch_remove(scratch);
 }
 
-/* If the number of groups is null, transformers gives each head its own keys. If it is missing, it uses the default. */
+/* If the number of groups is null, transformers gives each head its own keys. If the number is missing, transformers
+ * uses the default. */
 static const struct {
     const char *type, *keys, *lines; /* the lines of the options */
 } READ[] = {

@@ -211,7 +211,7 @@ static inline void travel(void *arg, Comm *comm) {
     setup_free(s);
 }
 
-/* Returns the error, which is equal on all ranks. */
+/* Returns the error, which is the same on all ranks. */
 static inline Err run(Trip t) {
     comm_threads(t.layout->world, NULL, travel, &t);
     for (int i = 1; i < t.layout->world; i++)

@@ -1,4 +1,4 @@
-/* Checks each pass of an engine: it reads no row that it has not computed, and changes only its own rows. Before the
+/* Checks each pass of an engine: it must read no row that it has not computed, and change only its own rows. Before the
  * pass, the rows that it will write and those after them are NaN. Afterwards, all other rows of the pools, which belong
  * to other requests, to named pages or to none, must be unchanged. The linker replaces pass_run. */
 #include <math.h>

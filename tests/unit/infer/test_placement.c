@@ -7,7 +7,8 @@
 
 enum { PAGE = 2, PAGES = 6, REQUESTS = 8, REPLICAS = 3, LONGEST = 14 };
 
-/* A prompt has a token for each letter. Each row follows the rows before it, unless it is the first one of a policy. */
+/* A prompt has a token for each letter. Each row continues from the rows before it, unless it is the first row of a
+ * policy. */
 static const struct {
     const char *prompt, *salt;
     int64_t open[REPLICAS], want;

@@ -119,7 +119,7 @@ TEST(a_prompt_without_new_tokens_has_log_probabilities) {
 }
 
 /* llama.cpp 13262, vLLM 22545: an abort at any time returns all pages in one step, and the counts are 0. The requests
- * end within STEPS steps: the second waits, both read their prompts in parts, and generate. */
+ * end within STEPS steps: the second one waits, and both read their prompts in parts and generate. */
 TEST(an_abort_returns_all_pages) {
     enum { STEPS = 25 };
     static Case c;
@@ -213,7 +213,8 @@ uint64_t __wrap_hash64(const void *bytes, size_t n, uint64_t seed) {
     return collides ? 1 : __real_hash64(bytes, n, seed);
 }
 
-/* Megatron-LM 4158: the pages of another prompt, of another salt, and after another page have the same hash. */
+/* Megatron-LM 4158: pages of another prompt, pages with another salt, and pages after another page have the same
+ * hash. */
 TEST(prompts_with_equal_hashes_share_nothing) {
     enum { RUNS = 4, N = 2 * PAGE + 1 };
     static const struct {

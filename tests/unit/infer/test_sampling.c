@@ -64,9 +64,9 @@ TEST(top_k_keeps_ties) {
     expect_distribution((Sampling){.temperature = 1, .top_k = 1000}, ALL);
 }
 
-/* Megatron-LM drops tokens whose cumulative probability exceeds p, shifted right by one, so the token that
- * crosses p stays. At temperature 1, the probabilities are 0.3365 for ids 1 and 4, 0.1238 for 2 and 6, 0.0455
- * for 7, 0.0276 for 3 and 0.0062 for 0. */
+/* Megatron-LM drops tokens whose cumulative probability exceeds p, but shifts this mask right by one, so the token that
+ * crosses p stays. At temperature 1, the probabilities are 0.3365 for ids 1 and 4, 0.1238 for 2 and 6, 0.0455 for 7,
+ * 0.0276 for 3 and 0.0062 for 0. */
 TEST(nucleus_keeps_the_token_that_crosses) {
     static const struct {
         double p;

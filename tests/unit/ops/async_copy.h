@@ -1,5 +1,5 @@
 /* Tests asynchronous copies that overlap with kernels, on a given device. Each copy must see the results of
- * earlier kernels, and work that waits for the copy must see its result, also in a recorded graph. */
+ * earlier kernels, and work that waits for the copy must see its result, even in a recorded graph. */
 #pragma once
 
 #include <string.h>

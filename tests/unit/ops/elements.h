@@ -24,8 +24,7 @@ typedef struct Grid {
     Philox4 words;
 } Grid;
 
-/* An odd multiple of 2^-bits in [-1, 1], which is never 0, and exact in a type with `bits` significant
- * bits. */
+/* An odd multiple of 2^-bits in [-1, 1]. It is never 0, and is exact in a type with `bits` significant bits. */
 static inline double grid_at(Grid *g, int64_t element) {
     const uint64_t block = (uint64_t)element / 4;
     if (g->next != block + 1) g->words = philox4x32(g->seed, g->tensor, block), g->next = block + 1;

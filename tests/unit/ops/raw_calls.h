@@ -138,7 +138,8 @@ static inline void gradients_of_experts(Call *c) {
     rows_of_experts(c);
     results_are_main_gradients(c);
 }
-/* Sets the experts' offsets for all rows but a few, and unless NULL their padded offsets. Expert 1 has no rows. */
+/* Sets the experts' offsets for all rows except a few. Unless `padded` is NULL, also sets the padded offsets. Expert 1
+ * has no rows. */
 static inline void set_offsets(Tensor *offset, Tensor *padded, int64_t rows) {
     const int64_t experts = offset->dim[0] - 1;
     int64_t *first = offset->data, *column = padded ? padded->data : NULL;

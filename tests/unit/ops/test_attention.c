@@ -101,7 +101,7 @@ static void compute(Run *r, int threads, bool unfused) {
 
 static const char *const NAMES[TENSORS] = {"q", "k", "v", "dy", "bias", "y", "dq", "dk", "dv", "dbias"};
 
-/* The bound: sums have at most s r or t d terms, which are at most 1. The softmax also turns the absolute
+/* The bound: sums have at most s r or t d terms, each at most 1. The softmax also turns the absolute
  * error of a score, |scale| d u, into a relative error. */
 static void near(const Run *a, const Run *b) {
     const Shape *p = &a->shape;

@@ -1,5 +1,5 @@
-/* Tests attention on a GPU: cuDNN's kernels must agree with ours up to the rounding of 16 bits, also in a
- * recorded graph, and cuDNN's deterministic form must be bitwise repeatable. Skipped without a GPU. */
+/* Tests attention on a GPU: cuDNN's kernels must agree with ours up to the rounding of 16 bits, even in a recorded
+ * graph, and cuDNN's deterministic form must be bitwise repeatable. Skipped without a GPU. */
 #include "unit/cmocka_all.h"
 
 #include <stdio.h>

@@ -127,7 +127,7 @@ static Tensor random_rows(Device *d, int64_t rows, int64_t width, uint64_t site)
     return x;
 }
 
-/* With a fixed order, rows are bitwise equal in GEMMs of each tile size, also if a block copies several tiles before it
+/* With a fixed order, rows are bitwise equal in GEMMs of each tile size, even if a block copies several tiles before it
  * multiplies the first one. */
 static void rows_do_not_depend_on_their_number(void **state) {
     enum { MOST = 2100, WIDTH = 5128 };

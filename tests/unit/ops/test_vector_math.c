@@ -66,8 +66,7 @@ TEST(softplus_is_within_four_ulp) {
                 isnan(vector_softplus(NAN)));
 }
 
-/* The bound: P and Q have an error of 1 ulp each; to that are added the roundings of a product, or of exp and
- * a difference. */
+/* The bound: P and Q have an error of 1 ulp each, plus the roundings of a product, or of exp and a difference. */
 TEST(erf_is_within_three_ulp) {
     double worst = 0;
     for (int i = 0; i < SAMPLES; i++) {

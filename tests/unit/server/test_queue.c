@@ -61,7 +61,7 @@ TEST(a_ticket_that_is_not_read_is_lost) {
     test_model_free(m);
 }
 
-/* A ticket is removed after the delivery of its events, even if its connection has released it before. */
+/* A ticket is removed after its events are delivered, even if its connection has released it before. */
 TEST(a_ticket_is_released_during_the_delivery) {
     enum { TICKETS = 200 };
     static const int32_t PROMPT[] = {1};

@@ -116,8 +116,8 @@ static json_t *special_of(const Tokenizer *t, const json_t *wanted) {
     return all;
 }
 
-/* Returns the ids and types of the first two texts as a pair, by the template of an exported file, or NULL if
- * the file has none. */
+/* Returns the ids and types of the first two texts as a pair, according to an exported file's template, or NULL if it
+ * has none. */
 static json_t *pair_of(const char *exported, const json_t *ids) {
     json_t *root = json_loads(exported, 0, NULL), *post = json_object_get(root, "post_processor"),
            *list = json_object_get(post, "processors");

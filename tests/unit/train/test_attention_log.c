@@ -1,5 +1,4 @@
-/* Tests the report of a dry run on attention, which has one line for each kind of layer and direction, and
- * none on the CPU. */
+/* Tests a dry run's report on attention: one line for each kind of layer and direction, and no line on the CPU. */
 #include "unit/cmocka_all.h"
 
 #include <string.h>

@@ -30,8 +30,7 @@ typedef struct Trial {
 
 /* ---- a run ---- */
 
-/* The sum over elements of a hash of name, global position and bits, which does not depend on the
- * sharding. */
+/* The sum, over all elements, of a hash of name, global position and bits. It does not depend on the sharding. */
 static uint64_t print_of(const Trainer *r, FlatBuffer which, void *flat, uint64_t seed) {
     const Registry *g = r->run.model->registry;
     uint64_t sum = 0;

@@ -1,5 +1,5 @@
-/* Tests that a dry run of a part of a step plans exactly the memory that the whole step uses on ranks that
- * are threads. Also tests how the plans of ranks that share memory are added. */
+/* Tests that a dry run of part of a step plans exactly the memory that the whole step uses on ranks that are threads.
+ * Also tests how the plans of ranks that share memory are added. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* Tests that communication operations are in progress while ops compute, unless the option for it is off. The
+/* Tests that communication operations are in progress while ops compute, unless the option for this is off. The
  * flight recorder shows which operations have been started, but not waited for, when an op runs. */
 #include "comm/transport.h"
 #include "param/bucket.h"

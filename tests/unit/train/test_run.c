@@ -20,7 +20,7 @@ static const char LLAMA[] =
     "--group-query-attention --num-query-groups 2 --position-embedding-type rope --normalization "
     "RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights --qk-layernorm ";
 
-/* Returns b samples, from `first` on, of an endless random text. If `masked`, every other label of every
+/* Returns b samples of an endless random text, from sample `first` on. If `masked`, every other label of every
  * third sample is masked. */
 static Batch batch_of(const Setup *s, int64_t first, int64_t b, bool masked) {
     Batch x = batch_new(b, (SampleShape){.positions = s->config.seq_length, .fields = GPT_FIELDS});

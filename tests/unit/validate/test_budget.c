@@ -18,7 +18,7 @@ TEST(minimums_and_shares_of_the_rest) {
     assert_true(stage_budget(STAGES + 2, 1, 40, 39, 3) == 5);
 }
 
-/* If every stage uses its budget exactly, the last stage ends when all time minus the overhead is used. */
+/* If every stage uses its budget exactly, the last stage ends when all time except the overhead is used. */
 TEST(the_sum_is_all_the_time) {
     for (double all = 30; all <= 600; all *= 2) {
         double gone = 0;

@@ -45,7 +45,7 @@ TEST(slow_devices_are_reported) {
         double rate, stated;
         int faults;
     } CASES[] = {
-        /* Comparison with siblings. The rates of four healthy H100 of one host differed by 6 % in GEMMs. */
+        /* Comparison with siblings. On one host, the GEMM rates of four healthy H100 differed by 6 %. */
         {&COPY, 951, 0, 0},
         {&COPY, 949, 0, 1},
         {&GEMM, 940, 0, 0},
