@@ -317,8 +317,27 @@ static bool is_hybrid(const Config *c) { return c->hybrid_layer_pattern; }
 static bool has_attention(const Config *c) { return !is_hybrid(c) || strpbrk(c->hybrid_layer_pattern, "*+"); }
 
 static bool valid_hybrid_pattern(const Config *c) {
-    return !is_hybrid(c) || (strspn(c->hybrid_layer_pattern, "MG*+-E|") == strlen(c->hybrid_layer_pattern) &&
-                             config_hybrid_letters(c->hybrid_layer_pattern, NULL) > 0);
+    if (!is_hybrid(c)) return true;
+    const size_t n = strcspn(c->hybrid_layer_pattern, "/");
+    return strspn(c->hybrid_layer_pattern, "MG*+-E|") == n &&
+           config_hybrid_letters(c->hybrid_layer_pattern, NULL) > 0;
+}
+
+/* Checks the parts after slashes, each of which describes the same MTP layer. */
+static bool valid_mtp_pattern(const Config *c) {
+    const char *slash = is_hybrid(c) ? strchr(c->hybrid_layer_pattern, '/') : NULL,
+               *first = slash ? slash + 1 : "";
+    const size_t n = strcspn(first, "/");
+    const char *routed = memchr(first, 'E', n);
+    for (const char *at = slash; at; at = strchr(at + 1, '/'))
+        if (strcspn(at + 1, "/") != n || strncmp(at + 1, first, n) || strspn(at + 1, "MG*+-E") != n)
+            return false;
+    return !slash || (n > 0 && n <= MTP_BRANCHES && config_hybrid_depths(slash) <= MTP_LAYERS &&
+                      !(routed && memchr(routed + 1, 'E', (size_t)(first + n - routed - 1))));
+}
+
+static bool fits_mtp_pattern(const Config *c) {
+    return !is_hybrid(c) || c->mtp_num_layers == config_hybrid_depths(c->hybrid_layer_pattern);
 }
 
 static bool fits_hybrid_layers(const Config *c) {

@@ -102,6 +102,8 @@ Err config_parse(Config *c, Args *args, ConfigUse use, unsigned checks, int argc
         c->tokenizer_type = "GPT2BPETokenizer";
     if (c->hybrid_layer_pattern && !i64_is_set(c->num_layers)) /* as in Megatron-LM's validate_args */
         c->num_layers = config_hybrid_letters(c->hybrid_layer_pattern, NULL);
+    if (c->hybrid_layer_pattern && !c->mtp_num_layers) /* the same */
+        c->mtp_num_layers = config_hybrid_depths(c->hybrid_layer_pattern);
     if (config_has_letter(c, '+')) c->multi_latent_attention = true; /* the same */
     if (c->optimizer == OPTIMIZER_DIST_MUON)                         /* as in Megatron-LM's validate_args */
         c->optimizer = OPTIMIZER_MUON, c->use_distributed_optimizer = true;

@@ -86,7 +86,9 @@ typedef struct Derived {
     const bool *layer_moe;            /* [config_layers] */
     const bool *layer_linear; /* [config_layers]: which layers are Gated DeltaNet, without a pattern */
     const char *letters;      /* [num_layers]: --hybrid-layer-pattern without |; NULL without a pattern */
-    int64_t mamba_heads;      /* number of Mamba-2 heads */
+    const char
+        *letters_ahead;  /* the branches of an MTP layer in --hybrid-layer-pattern; NULL if there are none */
+    int64_t mamba_heads; /* number of Mamba-2 heads */
     const ContextComm *layer_context_comm; /* [config_layers] */
     int64_t num_moe_layers;                /* number of MoE layers, excluding MTP layers */
     /* MLP widths of a routed expert and of the shared expert; moe_shared_size is 0 without a shared expert */
@@ -123,7 +125,7 @@ typedef struct Derived {
 } Derived;
 
 /* The maximum value of --mtp-num-layers. */
-enum { MTP_LAYERS = 7 };
+enum { MTP_LAYERS = 7, MTP_BRANCHES = 8 };
 
 /* The values of all options. A field without a value is I64_UNSET, NaN, NULL or an empty list (args.h). */
 typedef struct Config {
@@ -260,8 +262,11 @@ bool config_linear_layers(const Config *, bool *out);
 bool config_has_delta_net(const Config *);
 /* Sets the options for data paths from the files that --data-args-path and --per-split-data-args-path name. */
 void config_read_paths(Config *, Args *);
-/* Returns how many letters --hybrid-layer-pattern contains. Writes them to `out` unless it is NULL. */
+/* Returns how many letters --hybrid-layer-pattern contains before its first slash. Writes them to `out` unless it is
+ * NULL. */
 int64_t config_hybrid_letters(const char *pattern, char *out);
+/* Returns the number of MTP layers that --hybrid-layer-pattern describes. */
+int64_t config_hybrid_depths(const char *pattern);
 /* Returns whether the hybrid pattern contains the letter. */
 bool config_has_letter(const Config *, char letter);
 /* Like config_layer_pattern, except that "N" sets layers 0, N, 2N, ... to true (--moe-layer-freq). */

@@ -223,6 +223,8 @@ static void experts(const Config *c, Arena *arena, Derived *d) {
     else
         CHECK(config_moe_pattern(c->moe_layer_freq, config_main_layers(c), moe), "'%s'", c->moe_layer_freq);
     set_mtp_layers(c, moe);
+    for (int64_t i = c->num_layers; i < config_layers(c) && d->letters_ahead; i++)
+        moe[i] = strchr(d->letters_ahead, 'E');
     for (int64_t i = 0; i < config_main_layers(c); i++) d->num_moe_layers += moe[i];
     d->moe_ffn_hidden_size = i64_or(c->moe_ffn_hidden_size, d->ffn_hidden_size);
     d->moe_shared_size = i64_or(c->moe_shared_expert_intermediate_size, 0);
@@ -258,6 +260,8 @@ static void hybrid(const Config *c, Arena *arena, Derived *d) {
     char *letters = arena_alloc(arena, strlen(c->hybrid_layer_pattern) + 1);
     config_hybrid_letters(c->hybrid_layer_pattern, letters);
     d->letters = letters;
+    const char *slash = strchr(c->hybrid_layer_pattern, '/');
+    if (slash) d->letters_ahead = arena_printf(arena, "%.*s", (int)strcspn(slash + 1, "/"), slash + 1);
 }
 
 static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d) {

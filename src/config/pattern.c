@@ -98,11 +98,17 @@ const char *config_pattern_text(Arena *arena, const bool *layer, int64_t n) {
 
 int64_t config_hybrid_letters(const char *pattern, char *out) {
     int64_t n = 0;
-    for (; *pattern; pattern++) {
+    for (; *pattern && *pattern != '/'; pattern++) {
         if (*pattern == '|') continue;
         if (out) out[n] = *pattern;
         n++;
     }
+    return n;
+}
+
+int64_t config_hybrid_depths(const char *pattern) {
+    int64_t n = 0;
+    for (; *pattern; pattern++) n += *pattern == '/';
     return n;
 }
 

@@ -52,7 +52,8 @@ static StackSpec stack_ahead(const Config *c, int k, Arena *arena) {
                               .below = layer,
                               .causal = true};
     StackSpec s = spec_stack(c, &shape, arena);
-    s.only = "transformer_layer";
+    s.numbered = c->derived.letters_ahead;
+    s.only = s.numbered ? "mtp_model_layer" : "transformer_layer";
     s.repeats = c->mtp_use_repeated_layer && k > 1;
     s.detached = c->mtp_detach_heads && k == 1;
     s.fields = fields_ahead(FIELD_tokens, FIELD_tokens_ahead, k, arena), s.n_fields = 3;

@@ -107,6 +107,7 @@ static const char *default_letters(const Config *c, int64_t layer) {
 #include "nn/branches.def"
 #undef BRANCH
     };
+    if (c->derived.letters_ahead && layer >= c->num_layers) return c->derived.letters_ahead;
     if (c->derived.letters) return LETTERS[kind_of(c->derived.letters[layer])];
     const bool routed = c->derived.layer_moe[layer];
     if (c->derived.layer_linear[layer]) return routed ? "GE" : "G-";

@@ -30,7 +30,8 @@ static bool norms_output(const BranchSpec *s) { return s->norms == NORM_OUTPUT |
 
 static bool norms_sum(const BranchSpec *s) { return s->norms == NORM_SUM; }
 
-static const char *layer_scope(const StackSpec *s, int64_t layer, Arena *arena) {
+static const char *branch_scope(const StackSpec *s, int64_t layer, int k, Arena *arena) {
+    if (s->numbered) return arena_printf(arena, "%s.%s.layers.%d", s->name, s->only, k);
     return s->only ? arena_printf(arena, "%s.%s", s->name, s->only)
                    : arena_printf(arena, "%s.layers.%lld", s->name, (long long)layer);
 }
@@ -38,7 +39,7 @@ static const char *layer_scope(const StackSpec *s, int64_t layer, Arena *arena) 
 static void branch_init(const Stack *m, Registry *r, int64_t layer, int k, Branch *b) {
     const BranchSpec *s = &m->spec->layer[layer].branch[k];
     const BranchKind *kind = &BRANCHES[s->kind];
-    const char *scope = layer_scope(m->spec, layer, r->arena);
+    const char *scope = branch_scope(m->spec, layer, k, r->arena);
     *b = (Branch){.spec = s,
                   .self = arena_alloc(r->arena, kind->ops->size),
                   .cache = stack_caches(m->spec, &r->layout, layer, k, NULL)};

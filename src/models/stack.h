@@ -8,7 +8,7 @@
 #include "nn/input.h"
 #include "nn/stream.h"
 
-enum { LAYER_BRANCHES = 3 };
+enum { LAYER_BRANCHES = 8 };
 
 /* A branch's norms. */
 typedef enum BranchNorms {
@@ -50,6 +50,8 @@ typedef struct StackSpec {
     bool detached;    /* true if the stack passes no gradient to the previous stack */
     /* name of the stack's only layer; NULL if layers are named layers.0, layers.1, ... */
     const char *only;
+    bool
+        numbered; /* whether each branch of the only layer has a scope: `only`.layers.0, `only`.layers.1, ... */
     InputSpec input;
     /* [n_fields]: all fields that the stack's input and branches read. If a microbatch lacks the first field, its
      * forward pass skips the stack. NULL means that the stack reads the microbatch's fields under the same names. */

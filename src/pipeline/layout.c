@@ -186,11 +186,12 @@ static Err cut_by_pattern(const Config *c, Arena *arena, PipelineLayout *out) {
     int64_t stages = 1, stage = 0;
     for (const char *s = c->hybrid_layer_pattern; *s; s++) stages += *s == '|';
     *out = stages_new(p, stages / p, arena);
-    for (const char *s = c->hybrid_layer_pattern; *s; s++)
+    for (const char *s = c->hybrid_layer_pattern; *s && *s != '/'; s++)
         if (*s == '|')
             stage++;
         else
             out->stages[stage].layers++;
+    out->stages[stage].layers += c->mtp_num_layers;
     return ERR_OK;
 }
 

@@ -34,8 +34,11 @@ class Shape:
     """The sizes of a model, derived from its options."""
     def __init__(self, o):
         self.o, self.hidden, self.heads = o, o.int("hidden-size"), o.int("num-attention-heads")
-        self.letters = o.text("hybrid-layer-pattern", "").replace("|", "")
+        self.letters, *later = o.text("hybrid-layer-pattern", "").replace("|", "").split("/")
         self.layers = len(self.letters) or o.int("num-layers")
+        self.ahead = o.int("mtp-num-layers", len(later))  # layers that predict further tokens
+        self.parts = len(later[0]) if later else 1  # of such a layer. Without a pattern, it is like the last layer
+        self.letters += "".join(later)
         self.family, self.depth = o.text("model", "gpt"), o.int("decoder-num-layers", self.layers)  # of the decoder
         self.head = o.int("kv-channels", self.hidden // self.heads)
         self.latent = "multi-latent-attention" in o or "+" in self.letters
@@ -64,7 +67,6 @@ class Shape:
             self.position == "relative" and o.float("softmax-scale", 0) == 1)  # Hugging Face's T5
         self.experts = o.int("num-experts", 0)
         self.wider = self.hidden / o.int("mup-base-hidden-size", self.hidden) if "use-mup" in o else 1
-        self.ahead = o.int("mtp-num-layers", 0)  # layers that predict further tokens, of the kind of the last layer
         self.repeated = "mtp-use-repeated-layer" in o
         layers = max(self.layers, self.depth)
 
@@ -86,15 +88,20 @@ class Shape:
         reach = int(o.text("window-size", "-1,0").split(",")[0])
         self.reach = [reach if w and reach >= 0 else None for w in windowed]
         for each_layer in (self.has_experts, self.rotated, self.reach, self.linear):
-            each_layer += each_layer[-1:] * self.ahead
+            each_layer += each_layer[-1:] * (self.layers + self.ahead * self.parts - len(each_layer))
 
     def scope_ahead(self, k):
         return f"mtp.layers.{0 if self.repeated else k - 1}"
 
     def scope(self, layer):
-        """Returns the scope of a decoder's layer, or of a layer that predicts further tokens."""
-        k = layer - self.layers + 1
-        return f"decoder.layers.{layer}" if k < 1 else f"{self.scope_ahead(k)}.transformer_layer"
+        """Returns the scope of a decoder's layer, or of a layer that predicts further tokens or a part of it."""
+        if layer < self.layers:
+            return f"decoder.layers.{layer}"
+        k, part = divmod(layer - self.layers, self.parts)
+        return self.scope_ahead(k + 1) + (f".mtp_model_layer.layers.{part}" if self.letters else ".transformer_layer")
+
+    def layers_ahead(self, k):
+        return range(self.layers + (k - 1) * self.parts, self.layers + k * self.parts)
 
 
 class Tensors(dict):
@@ -230,7 +237,8 @@ class Tensors(dict):
         self.norm(f"{name}.enorm", m.hidden)
         self.norm(f"{name}.hnorm", m.hidden)
         self.linear(f"{name}.eh_proj", m.hidden, 2 * m.hidden, self.std, False)
-        self.layer(m.scope(m.layers + k - 1), m.layers + k - 1, False)
+        for layer in m.layers_ahead(k):
+            self.layer(m.scope(layer), layer, False)
         self.norm(f"{name}.final_layernorm", m.hidden)
 
     def output(self):
@@ -792,8 +800,9 @@ class Pass:
         token = self.embedded(batch.later(batch.tokens, k), batch.positions, site=f"{name}.embedding.dropout")
         x = self.cut(x) if k == 1 else x
         x = concatenate([self.norm(self.cut(token), f"{name}.enorm"), self.norm(x, f"{name}.hnorm")])
-        layer = m.layers + k - 1
-        x = self.layer(self.linear(x, f"{name}.eh_proj"), m.scope(layer), layer, batch.positions, self.visible)
+        x = self.linear(x, f"{name}.eh_proj")
+        for layer in m.layers_ahead(k):
+            x = self.layer(x, m.scope(layer), layer, batch.positions, self.visible)
         return self.norm(x, f"{name}.final_layernorm")
 
     def losses(self):

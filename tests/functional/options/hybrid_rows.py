@@ -21,3 +21,10 @@ witnessed("optimizer use_mup muon_scalar_optimizer", families=GPT, layouts=(ONE,
 # all linear layers are in_proj or out_proj
 rounded("fp8_format", MAMBA + FP8 + "--hybrid-layer-pattern MMM", families=GPT,
         like="--num-layers 3 --lane fp32 --lr 1e-3 --hybrid-layer-pattern MMM " + MAMBA)
+AHEAD = MAMBA + "--num-layers 4 --normalization RMSNorm --hidden-dropout 0.1 --mtp-loss-scaling-factor 0.7 "
+witnessed("hybrid_layer_pattern mtp_num_layers", AHEAD + "--hybrid-layer-pattern M-M*/M*-/M*-", families=GPT,
+          layouts=(ONE, MAMBA_LAYOUTS[1], STAGES, *MAMBA_LAYOUTS[5:7]))
+witnessed("hybrid_layer_pattern mtp_num_layers mtp_use_repeated_layer", families=GPT, layouts=(ONE, STAGES),
+          words=AHEAD + "--hybrid-layer-pattern M|-|M|*/MM/MM --mtp-num-layers 2 --mtp-use-repeated-layer")
+witnessed("hybrid_layer_pattern num_experts", families=GPT, layouts=(ONE, "--ranks 2 --expert-model-parallel-size 2"),
+          words=AHEAD + "--hybrid-layer-pattern M-M*/E- --num-experts 4 --moe-aux-loss-coeff 0.3")

@@ -87,7 +87,8 @@ def batch_of(o, texts):
     if pad != o.eod or "allow-ambiguous-pad-tokens" in o:
         mask, tokens, labels = np.where(labels == pad, 0.0, mask), np.where(tokens == pad, 0, tokens), np.where(labels == pad, 0, labels)
     return Batch(tokens, labels, mask, place - start if "reset-position-ids" in o else place,
-                 start if "reset-attention-mask" in o else np.zeros_like(start), o.int("mtp-num-layers", 0))
+                 start if "reset-attention-mask" in o else np.zeros_like(start),
+                 o.int("mtp-num-layers", o.text("hybrid-layer-pattern", "").count("/")))
 
 
 @dataclasses.dataclass

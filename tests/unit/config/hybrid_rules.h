@@ -6,13 +6,20 @@
 #define DELTA "--hybrid-layer-pattern G- --linear-num-key-heads 2 --linear-num-value-heads 4 "
 
 static const char *const HYBRID[][2] = {
-    {"--hybrid-layer-pattern MD", "the letter D nor a pattern of MTP layers after a slash"},
-    {"--hybrid-layer-pattern *-/*", "the letter D nor a pattern of MTP layers after a slash"},
-    {"--hybrid-layer-pattern |", "the letter D nor a pattern of MTP layers after a slash"},
+    {"--hybrid-layer-pattern MD", "does not support the letter D"},
+    {"--hybrid-layer-pattern |", "does not support the letter D"},
+    {"--hybrid-layer-pattern *-/", "and there can be at most 7 slashes"},
+    {"--hybrid-layer-pattern *-/*/-", "and there can be at most 7 slashes"},
+    {"--hybrid-layer-pattern *-/*|-", "and there can be at most 7 slashes"},
+    {"--hybrid-layer-pattern *-/---------", "and there can be at most 7 slashes"},
+    {"--hybrid-layer-pattern *-/EE", "and there can be at most 7 slashes"},
+    {"--hybrid-layer-pattern *-/-/-/-/-/-/-/-/-", "and there can be at most 7 slashes"},
     {"--hybrid-layer-pattern M-*", "number of letters in --hybrid-layer-pattern M-*: remove --num-layers"},
     {"--hybrid-layer-pattern *- --model bert", "--hybrid-layer-pattern needs --model gpt, not bert"},
     {"--hybrid-layer-pattern *- --mtp-num-layers 1 --position-embedding-type rope",
-     "does not support --mtp-num-layers 1: remove one of them"},
+     "append / and the letters of an MTP layer once for each MTP layer"},
+    {"--hybrid-layer-pattern *-/- --mtp-num-layers 2 --position-embedding-type rope",
+     "append / and the letters of an MTP layer once for each MTP layer"},
     {"--hybrid-layer-pattern *+ --position-embedding-type rope", "the letter +: use only + or only *"},
     {"--hybrid-layer-pattern *E", "need each other: add or remove one"},
     {"--hybrid-layer-pattern *- "
