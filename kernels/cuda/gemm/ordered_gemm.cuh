@@ -35,13 +35,14 @@ template <int height> struct Share {
         const int i = threadIdx.x + q * ORDERED_THREADS;
         return along ? i % ORDERED_DEPTH : i / height;
     }
-    template <typename R>
-    __device__ __forceinline__ void load(R *to, const Cells &x, int64_t at, int64_t line_stride,
-                                         int64_t term_stride, int64_t lines, int64_t terms) const {
+    /* get(i, p) returns term p of line i. */
+    template <typename R, typename Get>
+    __device__ __forceinline__ void load(R *to, const Get &get, int64_t first, int64_t lines,
+                                         int64_t terms) const {
 #pragma unroll
         for (int q = 0; q < COUNT; q++) {
-            const int64_t i = line(q), p = term(q);
-            to[q] = i < lines && p < terms ? x.get<R>(at + i * line_stride + p * term_stride) : (R)0;
+            const int64_t i = line(q), p = first + term(q);
+            to[q] = i < lines && p < terms ? get(i, p) : (R)0;
         }
     }
     template <typename R>
@@ -52,9 +53,11 @@ template <int height> struct Share {
 };
 
 /* Computes the HEIGHT x WIDTH tile of c at (i0, j0) with a block of ORDERED_THREADS threads, each of which
- * computes ROWS x COLUMNS elements. */
-template <typename R, int HEIGHT, int WIDTH, int ROWS, int COLUMNS>
-__device__ __forceinline__ void ordered_tile(const OrderedGemm &g, int64_t i0, int64_t j0) {
+ * computes ROWS x COLUMNS elements. a_of(i, p) and b_of(j, p) return term p of row i0 + i of a and of column j0 + j of
+ * b. */
+template <typename R, int HEIGHT, int WIDTH, int ROWS, int COLUMNS, typename A, typename B>
+__device__ __forceinline__ void ordered_tile_of(const OrderedGemm &g, int64_t i0, int64_t j0, const A &a_of,
+                                                const B &b_of) {
     static_assert(HEIGHT / ROWS * (WIDTH / COLUMNS) == ORDERED_THREADS,
                   "every thread must have the same number of elements");
     __shared__ alignas(32) R a[ORDERED_DEPTH][HEIGHT + ORDERED_PAD];
@@ -64,17 +67,16 @@ __device__ __forceinline__ void ordered_tile(const OrderedGemm &g, int64_t i0, i
     const int row = threadIdx.x / (WIDTH / COLUMNS) * ROWS,
               column = threadIdx.x % (WIDTH / COLUMNS) * COLUMNS;
     R next_a[Share<HEIGHT>::COUNT], next_b[Share<WIDTH>::COUNT], sum[ROWS][COLUMNS] = {};
-    const int64_t a_at = g.a_at + i0 * g.a_row, b_at = g.b_at + j0 * g.b_col;
-    a_share.load(next_a, g.a, a_at, g.a_row, g.a_col, g.m - i0, g.k);
-    b_share.load(next_b, g.b, b_at, g.b_col, g.b_row, g.n - j0, g.k);
+    a_share.load(next_a, a_of, 0, g.m - i0, g.k);
+    b_share.load(next_b, b_of, 0, g.n - j0, g.k);
     for (int64_t p0 = 0; p0 < g.k; p0 += ORDERED_DEPTH) {
         const int64_t p1 = p0 + ORDERED_DEPTH;
         __syncthreads();
         a_share.keep(next_a, a);
         b_share.keep(next_b, b);
         __syncthreads();
-        a_share.load(next_a, g.a, a_at + p1 * g.a_col, g.a_row, g.a_col, g.m - i0, g.k - p1);
-        b_share.load(next_b, g.b, b_at + p1 * g.b_row, g.b_col, g.b_row, g.n - j0, g.k - p1);
+        a_share.load(next_a, a_of, p1, g.m - i0, g.k);
+        b_share.load(next_b, b_of, p1, g.n - j0, g.k);
 #pragma unroll
         for (int p = 0; p < ORDERED_DEPTH; p++) {
             const Vec<R, ROWS> x = *(const Vec<R, ROWS> *)&a[p][row];
@@ -97,4 +99,12 @@ __device__ __forceinline__ void ordered_tile(const OrderedGemm &g, int64_t i0, i
                                        : sum[r][q] + bias;
             g.c.put_or_add(g.c_at + i * g.c_row + j * g.c_col, x, g.add);
         }
+}
+
+template <typename R, int HEIGHT, int WIDTH, int ROWS, int COLUMNS>
+__device__ __forceinline__ void ordered_tile(const OrderedGemm &g, int64_t i0, int64_t j0) {
+    const int64_t a_at = g.a_at + i0 * g.a_row, b_at = g.b_at + j0 * g.b_col;
+    ordered_tile_of<R, HEIGHT, WIDTH, ROWS, COLUMNS>(
+        g, i0, j0, [&](int64_t i, int64_t p) { return g.a.get<R>(a_at + i * g.a_row + p * g.a_col); },
+        [&](int64_t j, int64_t p) { return g.b.get<R>(b_at + j * g.b_col + p * g.b_row); });
 }

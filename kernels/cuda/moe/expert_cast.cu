@@ -2,6 +2,7 @@
  * knows the offsets. Scales are computed as in kernels/cuda/quantize.cu. y, yt and inverses are written; newest is
  * updated in place. */
 #include "kernels/cuda/fp8_tile.cuh"
+#include "kernels/cuda/moe/experts.cuh"
 
 /* ---- offsets ---- */
 
@@ -36,19 +37,6 @@ static __device__ __forceinline__ int64_t block_expert(const int64_t *offset, in
         e += __syncthreads_count(i < experts && offset[i + 1] <= row);
     }
     return e;
-}
-
-/* Like block_expert, for one thread. */
-static __device__ __forceinline__ int64_t expert_of(const int64_t *offset, int64_t experts, int64_t row) {
-    int64_t low = 0, high = experts;
-    while (low < high) {
-        const int64_t middle = (low + high) / 2;
-        if (row < offset[middle + 1])
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
 }
 
 /* ---- amaxes ---- */
@@ -133,15 +121,15 @@ typedef struct ExpertCast {
 
 /* The rows of a tile: `count` rows of one expert, or zeros after the last expert's rows if `expert` is
  * ExpertCast.experts. `column` is the tile's first column in yt. */
-struct RowTile {
+struct CastTile {
     int64_t expert, row, column;
     int count;
 };
 
-static __device__ __forceinline__ RowTile tile_at(const ExpertCast &c, int64_t expert, int64_t column) {
+static __device__ __forceinline__ CastTile tile_at(const ExpertCast &c, int64_t expert, int64_t column) {
     const int64_t row = c.offset[expert] + column - c.padded[expert],
                   end = expert < c.experts ? c.offset[expert + 1] : c.rows, left = end - row;
-    const RowTile t = {expert, row, column, (int)(left < 0 ? 0 : left < TILE ? left : TILE)};
+    const CastTile t = {expert, row, column, (int)(left < 0 ? 0 : left < TILE ? left : TILE)};
     return t;
 }
 
@@ -164,7 +152,7 @@ struct Place {
 
 /* With blocks, y has the scales of rows, and yt has those of columns. */
 template <typename T, __nv_fp8_interpretation_t F>
-static __device__ __forceinline__ void cast_blocks(const ExpertCast &c, const RowTile &t, const Place &p,
+static __device__ __forceinline__ void cast_blocks(const ExpertCast &c, const CastTile &t, const Place &p,
                                                    const Held<T> &x, uint2 *turned) {
     Scales s;
     Fp8Rows half;
@@ -192,7 +180,7 @@ static __device__ __forceinline__ void cast_blocks(const ExpertCast &c, const Ro
 }
 
 template <typename T, __nv_fp8_interpretation_t F>
-static __device__ __forceinline__ void cast_whole(const ExpertCast &c, const RowTile &t, const Place &p,
+static __device__ __forceinline__ void cast_whole(const ExpertCast &c, const CastTile &t, const Place &p,
                                                   const Held<T> &x, uint2 *turned) {
     Fp8Rows half;
     convert<T, F, false>(x, Scales(), expert_scale(c, t.expert), half);
@@ -211,7 +199,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 
     const int64_t column = (int64_t)(stacks - band * across) * TILE;
     if (!BLOCKS) write_inverses<float>(c);
     if ((int64_t)down * TILE >= c.columns) return; /* the last stack may extend beyond yt */
-    const RowTile t =
+    const CastTile t =
         tile_at(c, block_expert(c.padded, c.experts, (int64_t)down * TILE), (int64_t)down * TILE);
     Place p;
     p.lane = threadIdx.x % LANES, p.line = threadIdx.x / LANES;
@@ -248,7 +236,7 @@ static __global__ void cast_spans(ExpertCast c, bool turns) {
          i += (int64_t)gridDim.x * WARPS) {
         const int64_t row = i / across, column = i % across * TILE,
                       e = expert_of(turns ? c.padded : c.offset, c.experts, turns ? column : row);
-        const RowTile t = turns ? tile_at(c, e, column) : RowTile();
+        const CastTile t = turns ? tile_at(c, e, column) : CastTile();
         const int64_t step = turns ? c.width : 1,
                       from = turns ? t.row * c.width + row : row * c.width + column,
                       n = turns ? TILE : least(TILE, c.width - column),

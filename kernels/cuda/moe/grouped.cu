@@ -7,59 +7,12 @@
  * GEMMs in batch-invariant mode, are chains of multiply-adds (ordered_gemm.cuh). y is written, with zeros in the rows after the last
  * expert; dx and dw are written or accumulated. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
+#include "kernels/cuda/moe/experts.cuh"
 #include "kernels/cuda/moe/grouped_tiles.cuh"
 #include "kernels/cuda/moe/router.cuh"
 #include "kernels/cuda/moe/tensor_tile.cuh"
 
 #include <algorithm>
-
-struct Experts {
-    const int64_t *offset;
-    int64_t count, rows;
-};
-
-/* ---- tiles ---- */
-
-struct RowTile {
-    int64_t expert, first,
-        rows; /* expert: Experts.count for rows after the last expert's rows; -1 for a surplus tile */
-};
-
-/* Returns the expert and the rows of tile number `tile`. An expert's tiles begin at the expert's first row.
- * All threads of the block must call this function. */
-static __device__ RowTile find_tile(const Experts &e, int64_t tile, int height) {
-    __shared__ int64_t sums[32];
-    __shared__ RowTile found;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    int64_t base = 0; /* number of tiles of the experts in previous rounds */
-    if (threadIdx.x == 0) found.expert = -1;
-    for (int64_t at = 0; at <= e.count; at += blockDim.x) {
-        const int64_t i = at + threadIdx.x;
-        const int64_t first = i <= e.count ? e.offset[i] : 0,
-                      last = i < e.count ? e.offset[i + 1] : (i == e.count ? e.rows : 0),
-                      tiles = (last - first + height - 1) / height;
-        int64_t before = tiles;
-        for (int k = 1; k < 32; k *= 2) {
-            const int64_t left = __shfl_up_sync(0xffffffffu, before, k);
-            if (lane >= k) before += left;
-        }
-        before -= tiles;
-        __syncthreads();
-        if (lane == 31) sums[warp] = before + tiles;
-        __syncthreads();
-        before += base;
-        for (int k = 0; k < warps; k++) {
-            if (k < warp) before += sums[k];
-            base += sums[k];
-        }
-        if (tile >= before && tile < before + tiles) {
-            const int64_t row = first + (tile - before) * height;
-            found.expert = i, found.first = row, found.rows = last - row < height ? last - row : height;
-        }
-    }
-    __syncthreads();
-    return found;
-}
 
 /* ---- kernels ---- */
 
@@ -122,8 +75,6 @@ static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
     tensor_put(sum, dw + (expert * m + i) * n + j, n, m - i, n - j, add);
 }
 
-enum { ORDERED_TILE = 64 };
-
 /* Computes g, the GEMM of one expert, for one tile. The weight of each expert has `step` elements. */
 template <typename R>
 static __global__ void __launch_bounds__(ORDERED_THREADS)
@@ -166,15 +117,6 @@ static bool on_tensor_cores(const Call *c, int to) {
     return !((const LinearAttr *)c->attr)->fixed_order && dtype_is_16bit((DType)a->dtype) &&
            a->dtype == b->dtype && out->dtype == to && in_units(a) && in_units(b) && in_units(out);
 }
-
-static unsigned blocks(int64_t tiles) {
-    CHECK(tiles <= INT32_MAX, "grouped linear: %lld tiles are too many for one launch", (long long)tiles);
-    return (unsigned)tiles;
-}
-
-/* Returns a number of tiles that is sufficient for all offsets: each expert, and the rows after the last
- * expert's rows, may need one partial tile. */
-static int64_t row_tiles(const Experts &e, int64_t height) { return e.rows / height + e.count + 1; }
 
 /* Returns the biases for a call to grouped_linear. Calls to grouped_linear_dgrad have no biases. */
 static Biases biases_of(const Call *c) {
@@ -256,19 +198,6 @@ static void run_rows(const Call *c, bool along) {
 
 extern "C" void cuda_grouped_linear(const Call *c) { run_rows(c, true); }
 
-/* Returns a row's expert, or e.count if the row is after the last expert's rows. */
-static __device__ __forceinline__ int64_t expert_of(const Experts &e, int64_t row) {
-    int64_t low = 0, high = e.count;
-    while (low < high) {
-        const int64_t middle = (low + high) / 2;
-        if (row < e.offset[middle + 1])
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
-
 /* Each thread processes one column of one expert. */
 template <typename R>
 static __global__ void bias_gradients(Cells dy, Cells scale, Cells dbias, Experts e, int64_t n, bool add) {
@@ -284,7 +213,7 @@ static __global__ void bias_gradients(Cells dy, Cells scale, Cells dbias, Expert
 template <typename R>
 static __global__ void scale_gradients(Cells dy, Cells bias, Cells dscale, Experts e, int64_t n, bool add) {
     WARP_LOOP(row, e.rows) {
-        const int64_t expert = expert_of(e, row);
+        const int64_t expert = expert_of(e.offset, e.count, row);
         R dot = 0;
         for (int64_t i = threadIdx.x % 32; expert < e.count && i < n; i += 32)
             dot += dy.get<R>(row * n + i) * bias.get<R>(expert * n + i);

@@ -1,7 +1,9 @@
 /* FP8 GEMMs of all experts: c = sum_k (a a_inverse) (b b_inverse), in fp32. If grouped_fp8_tiles.cu does not support a call,
- * each thread computes one element, in order. c and dw are written or accumulated. */
+ * sums are chains of multiply-adds (ordered_gemm.cuh). c and dw are written or accumulated. */
 #include <cuda_fp8.h>
 
+#include "kernels/cuda/gemm/ordered_gemm.cuh"
+#include "kernels/cuda/moe/experts.cuh"
 #include "kernels/cuda/moe/grouped_tiles.cuh"
 
 /* An operand: the values of an expert are matrices [rows,columns] whose inverses begin at expert * step. */
@@ -37,74 +39,73 @@ static Side side_of(const Tensor *values, const Tensor *inverse, Fp8Blocks block
     return s;
 }
 
-/* Returns a row's expert, or `experts` if the row is after the last expert's rows. */
-static __device__ __forceinline__ int64_t expert_of(const int64_t *offset, int64_t experts, int64_t row) {
-    int64_t low = 0, high = experts;
-    while (low < high) {
-        const int64_t middle = (low + high) / 2;
-        if (row < offset[middle + 1])
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
+template <typename R>
+static __global__ void __launch_bounds__(ORDERED_THREADS)
+    multiply_rows(Side a, Side b, OrderedGemm g, Experts e, int64_t across) {
+    const RowTile t = find_tile(e, blockIdx.x / across, ORDERED_TILE);
+    const bool tail = t.expert == e.count;
+    if (t.expert < 0 || (tail && g.add)) return;
+    const int64_t j0 = blockIdx.x % across * ORDERED_TILE, top = t.expert * g.n;
+    g.c_at = t.first * g.c_row, g.bias_at = top, g.scale_at = t.first;
+    g.m = t.rows;
+    if (tail) g.k = 0, g.bias.data = NULL;
+    ordered_tile_of<R, ORDERED_TILE, ORDERED_TILE, 4, 4>(
+        g, 0, j0, [&](int64_t i, int64_t p) { return a.get<R>(t.expert, t.first + i, 0, p); },
+        [&](int64_t j, int64_t p) { return b.get<R>(t.expert, top + j0 + j, top, p); });
 }
 
 template <typename R>
-static __global__ void multiply_rows(Side a, Side b, const int64_t *offset, int64_t experts, Cells bias,
-                                     Cells scale, Cells c, int64_t rows, int64_t n, bool add) {
-    GRID_LOOP(at, rows * n) {
-        const int64_t row = at / n, j = at % n, e = expert_of(offset, experts, row), top = e * n;
-        R sum = 0;
-        if (e == experts && add) continue;
-        for (int64_t i = 0; e < experts && i < a.width; i++)
-            sum += a.get<R>(e, row, 0, i) * b.get<R>(e, top + j, top, i);
-        if (e < experts && bias.data) sum += (scale.data ? scale.get<R>(row) : (R)1) * bias.get<R>(top + j);
-        c.put_or_add(at, sum, add);
-    }
+static __global__ void __launch_bounds__(ORDERED_THREADS)
+    multiply_columns(Side a, Side b, OrderedGemm g, const int64_t *padded, int64_t down, int64_t across) {
+    const int64_t expert = blockIdx.x / (down * across), tile = blockIdx.x % (down * across),
+                  i0 = tile / across * ORDERED_TILE, j0 = tile % across * ORDERED_TILE,
+                  first = padded[expert];
+    g.k = padded[expert + 1] - first;
+    g.c_at = expert * g.m * g.n;
+    ordered_tile_of<R, ORDERED_TILE, ORDERED_TILE, 4, 4>(
+        g, i0, j0, [&](int64_t i, int64_t p) { return a.get<R>(expert, i0 + i, 0, first + p); },
+        [&](int64_t j, int64_t p) { return b.get<R>(expert, j0 + j, 0, first + p); });
 }
 
-template <typename R>
-static __global__ void multiply_columns(Side a, Side b, const int64_t *padded, int64_t experts, Cells dw,
-                                        bool add) {
-    GRID_LOOP(at, experts * a.rows * b.rows) {
-        const int64_t e = at / (a.rows * b.rows), i = at / b.rows % a.rows, j = at % b.rows;
-        R sum = 0;
-        for (int64_t k = padded[e]; k < padded[e + 1]; k++)
-            sum += a.get<R>(e, i, 0, k) * b.get<R>(e, j, 0, k);
-        dw.put_or_add(at, sum, add);
-    }
+static OrderedGemm gemm_of(const Call *c, int64_t m, int64_t n, int64_t k) {
+    OrderedGemm g = {};
+    g.c = cells(c->out[0]), g.bias = cells(c->in[5]), g.scale = cells(c->in[6]);
+    g.a_col = g.b_row = 1, g.c_row = n, g.c_col = 1;
+    g.m = m, g.n = n, g.k = k;
+    g.add = accumulates(c->out[0]);
+    return g;
 }
 
 extern "C" void cuda_fp8_grouped_linear(const Call *c) {
     const Fp8GemmAttr *attr = (const Fp8GemmAttr *)c->attr;
     const Tensor *out = c->out[0];
-    const int64_t rows = out->dim[0], n = tensor_width(out), experts = c->in[4]->dim[0] - 1;
-    const Side a = side_of(c->in[0], c->in[2], attr->a, rows), b = side_of(c->in[1], c->in[3], attr->b, n);
+    const Experts e = {ids_of(c->in[4]), c->in[4]->dim[0] - 1, out->dim[0]};
+    const int64_t n = tensor_width(out), across = ceil_div(n, ORDERED_TILE);
     if (!tensor_count(out)) return;
     if (grouped_fp8_tiles_can(c, false)) {
         grouped_fp8_tiles_rows(c);
         return;
     }
-    REAL_SWITCH(c->in[2]->dtype, multiply_rows<R><<<grid_for(c, rows * n, 128), 128, 0, stream_of(c)>>>(
-                                     a, b, ids_of(c->in[4]), experts, cells(c->in[5]), cells(c->in[6]),
-                                     cells(out), rows, n, accumulates(out)));
+    const Side a = side_of(c->in[0], c->in[2], attr->a, e.rows), b = side_of(c->in[1], c->in[3], attr->b, n);
+    REAL_SWITCH(c->in[2]->dtype, multiply_rows<R>
+                <<<blocks(row_tiles(e, ORDERED_TILE) * across), ORDERED_THREADS, 0, stream_of(c)>>>(
+                    a, b, gemm_of(c, 0, n, a.width), e, across));
     LAUNCHED();
 }
 
 extern "C" void cuda_fp8_grouped_wgrad(const Call *c) {
     const Fp8GemmAttr *attr = (const Fp8GemmAttr *)c->attr;
     const Tensor *dw = c->out[0];
-    const Side a = side_of(c->in[0], c->in[2], attr->a, c->in[0]->dim[0]),
-               b = side_of(c->in[1], c->in[3], attr->b, c->in[1]->dim[0]);
-    const int64_t experts = c->in[4]->dim[0] - 1;
+    const int64_t experts = c->in[4]->dim[0] - 1, m = c->in[0]->dim[0], n = c->in[1]->dim[0],
+                  down = ceil_div(m, ORDERED_TILE), across = ceil_div(n, ORDERED_TILE);
     if (!tensor_count(dw)) return;
     if (grouped_fp8_tiles_can(c, true) && rounds_sums(dw)) {
         grouped_fp8_tiles_wgrad(c);
         return;
     }
+    const Side a = side_of(c->in[0], c->in[2], attr->a, m), b = side_of(c->in[1], c->in[3], attr->b, n);
     REAL_SWITCH(c->in[2]->dtype,
-                multiply_columns<R><<<grid_for(c, tensor_count(dw), 128), 128, 0, stream_of(c)>>>(
-                    a, b, ids_of(c->in[4]), experts, cells(dw), accumulates(dw)));
+                multiply_columns<R><<<blocks(experts * down * across), ORDERED_THREADS, 0, stream_of(c)>>>(
+                    a, b, gemm_of(c, m, n, 0), ids_of(c->in[4]), down, across));
     LAUNCHED();
 }
