@@ -104,7 +104,7 @@ static bool is_silent(int group, int option) {
                  OPTION_optimizer, OPTION_override_opt_param_scheduler,
                  OPTION_use_checkpoint_opt_param_scheduler, OPTION_data_cache_path, OPTION_mmap_bin_files,
                  OPTION_num_workers, OPTION_tokenizer_hf_include_special_tokens, OPTION_moe_per_layer_logging,
-                 OPTION_mrope_section);
+                 OPTION_mrope_section, OPTION_data_args_path, OPTION_per_split_data_args_path);
 }
 
 TEST(every_option_that_changes_coming_steps_has_a_note) {
