@@ -1,9 +1,7 @@
 /* Shapes: s positions, b samples, and on this rank: g key heads of width dk, h value heads of width dv. */
 #include "nn/delta_net.h"
 
-#include <math.h>
-
-#include "nn/head_exchange.h"
+#include "nn/state_layer.h"
 #include "ops/delta_rule.h"
 #include "ops/gate.h"
 #include "ops/join_heads.h"
@@ -16,32 +14,10 @@
 static int64_t keys(const DeltaNetSpec *s) { return s->rule.key_heads * s->rule.key_dim; }
 static int64_t values(const DeltaNetSpec *s) { return s->heads * s->rule.value_dim; }
 
-static Param *head_param(Registry *r, const char *scope, const char *name, int64_t heads, Init init) {
-    return param_add(r, (ParamSpec){.name = arena_printf(r->arena, "%s.%s", scope, name),
-                                    .ndim = 1,
-                                    .dim = {heads},
-                                    .tp_split = 0,
-                                    .init = init,
-                                    .flags = PARAM_NO_DECAY});
-}
-
-/* PyTorch's default for Conv1d: the number of taps is the number of inputs of a channel. */
-static Param *conv_param(Registry *r, const char *scope, const DeltaNetSpec *s) {
-    return param_add(r, (ParamSpec){.name = arena_printf(r->arena, "%s.conv1d.weight", scope),
-                                    .ndim = 2,
-                                    .dim = {2 * keys(s) + values(s), s->taps},
-                                    .tp_split = 0,
-                                    .split_parts = true,
-                                    .init = {INIT_UNIFORM, 1 / sqrt((double)s->taps)},
-                                    .flags = PARAM_NO_MUON,
-                                    .groups = 1,
-                                    .n_parts = 3,
-                                    .parts = {{"q", keys(s)}, {"k", keys(s)}, {"v", values(s)}}});
-}
-
 static void delta_net_init(void *self, Registry *r, const char *name, const void *spec, Tensor *counters) {
     DeltaNet *n = self;
     const DeltaNetSpec *s = spec;
+    const ParamPart channels[] = {{"q", keys(s)}, {"k", keys(s)}, {"v", values(s)}};
     const LinearSpec in = {.name = arena_printf(r->arena, "%s.in_proj", name),
                            .in = s->hidden,
                            .out = 2 * (keys(s) + values(s) + s->heads),
@@ -67,7 +43,7 @@ static void delta_net_init(void *self, Registry *r, const char *name, const void
     (void)counters;
     *n = (DeltaNet){.spec = s,
                     .in = linear_new(r, in),
-                    .conv = conv_param(r, name, s),
+                    .conv = conv_weight(r, name, s->taps, channels),
                     .dt_bias = head_param(r, name, "dt_bias", s->heads, (Init){INIT_CONSTANT, 1}),
                     .a_log = head_param(r, name, "A_log", s->heads, (Init){INIT_LOG, 16}),
                     .norm =

@@ -1,11 +1,7 @@
 /* Shapes: s positions, b samples, and on this rank: h heads of width p, g groups, n state width. */
 #include "nn/mamba.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "base/fault.h"
-#include "nn/head_exchange.h"
+#include "nn/state_layer.h"
 #include "ops/join_heads.h"
 #include "ops/state_space.h"
 #include "ops/take_parts.h"
@@ -16,33 +12,10 @@
 static int64_t inner(const MambaSpec *s) { return s->heads * s->scan.head_dim; }
 static int64_t states(const MambaSpec *s) { return s->scan.groups * s->scan.state; }
 
-/* Registers a parameter that is split by heads or groups. */
-static Param *mamba_param(Registry *r, const char *scope, const char *name, int64_t rows, Init init) {
-    return param_add(r, (ParamSpec){.name = arena_printf(r->arena, "%s.%s", scope, name),
-                                    .ndim = 1,
-                                    .dim = {rows},
-                                    .tp_split = 0,
-                                    .init = init,
-                                    .flags = PARAM_NO_DECAY});
-}
-
-/* PyTorch's default for Conv1d: the number of taps is the number of inputs of a channel. */
-static Param *conv_param(Registry *r, const char *scope, const char *name, const MambaSpec *s, int ndim) {
-    return param_add(r, (ParamSpec){.name = arena_printf(r->arena, "%s.conv1d.%s", scope, name),
-                                    .ndim = ndim,
-                                    .dim = {inner(s) + 2 * states(s), ndim == 2 ? s->taps : 0},
-                                    .tp_split = 0,
-                                    .split_parts = true,
-                                    .init = {INIT_UNIFORM, 1 / sqrt((double)s->taps)},
-                                    .flags = ndim == 2 ? PARAM_NO_MUON : PARAM_NO_DECAY,
-                                    .groups = 1,
-                                    .n_parts = 3,
-                                    .parts = {{"x", inner(s)}, {"B", states(s)}, {"C", states(s)}}});
-}
-
 static void mamba_init(void *self, Registry *r, const char *name, const void *spec, Tensor *counters) {
     Mamba *m = self;
     const MambaSpec *s = spec;
+    const ParamPart channels[] = {{"x", inner(s)}, {"B", states(s)}, {"C", states(s)}};
     const LinearSpec in = {
         .name = arena_printf(r->arena, "%s.in_proj", name),
         .in = s->hidden,
@@ -64,12 +37,12 @@ static void mamba_init(void *self, Registry *r, const char *name, const void *sp
     (void)counters;
     *m = (Mamba){.spec = s,
                  .in = linear_new(r, in),
-                 .conv = conv_param(r, name, "weight", s, 2),
-                 .conv_bias = conv_param(r, name, "bias", s, 1),
-                 .dt_bias = mamba_param(r, name, "dt_bias", s->heads, (Init){INIT_SOFTPLUS, 0.1}),
-                 .a_log = mamba_param(r, name, "A_log", s->heads, (Init){INIT_LOG, 16}),
-                 .d = mamba_param(r, name, "D", s->heads, (Init){INIT_CONSTANT, 1}),
-                 .gain = mamba_param(r, name, "norm.weight", inner(s), (Init){INIT_CONSTANT, 1}),
+                 .conv = conv_weight(r, name, s->taps, channels),
+                 .conv_bias = conv_bias(r, name, s->taps, channels),
+                 .dt_bias = head_param(r, name, "dt_bias", s->heads, (Init){INIT_SOFTPLUS, 0.1}),
+                 .a_log = head_param(r, name, "A_log", s->heads, (Init){INIT_LOG, 16}),
+                 .d = head_param(r, name, "D", s->heads, (Init){INIT_CONSTANT, 1}),
+                 .gain = head_param(r, name, "norm.weight", inner(s), (Init){INIT_CONSTANT, 1}),
                  .out = linear_new(r, out)};
 }
 
