@@ -373,7 +373,7 @@ static void head_gradient(const Grads *r, Head *h) {
     }
 }
 
-/* Writes the gradient of a row x of q or k, given the gradient d of the normalized row, which is scale x. */
+/* Writes the gradient of a row x of q or k, given the gradient d of the normalized row, scale * x. */
 static void put_row(const Rule *o, const Tensor *out, const real *x, real factor, const real *d) {
     const int64_t width = o->a->key_dim;
     const real scale = row_scale(o, x), along = o->a->normalize ? dot(x, d, width) * scale * scale : 0;

@@ -185,8 +185,8 @@ extern "C" void cuda_fp8_decode(const Call *c) {
     LAUNCHED();
 }
 
-/* A block transposes a tile of 64 by 64 elements of matrix blockIdx.y. If `words` is true, rows of x and y are read and written in words
- * of four bytes. */
+/* A block transposes a tile of 64 by 64 elements of matrix blockIdx.y. If `words` is true, rows of x and y are read
+ * and written in words of four bytes. */
 static __global__ void __launch_bounds__(THREADS)
     transpose(const uint8_t *x, uint8_t *y, int64_t rows, int64_t width, int64_t across, bool words) {
     __shared__ uint8_t tile[SIDE][SIDE + 4];

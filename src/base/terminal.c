@@ -13,7 +13,7 @@ bool terminal_is_live(FILE *f) {
     return isatty(fileno(f)) && !(kind && !strcmp(kind, "dumb"));
 }
 
-/* Returns the terminal's number of columns, or 0 if this number is unknown. */
+/* Returns the terminal's width in columns, or 0 if it is unknown. */
 static int known_columns(FILE *f) {
     enum { MOST = 10000 };
     struct winsize size;

@@ -19,8 +19,8 @@ size_t terminal_fit(const char *text, int columns);
  * line. */
 void terminal_show(FILE *, const char *text);
 void terminal_hide(FILE *);
-/* Returns a live terminal's number of columns. Returns INT_MAX (no limit) if the terminal is not live or its number of
- * columns is unknown. */
+/* Returns the width of a live terminal in columns, or INT_MAX (no limit) if the terminal is not live or its width is
+ * unknown. */
 int terminal_width(FILE *);
 /* Breaks lines longer than `width` at blanks, or after a | in a list of choices, and indents the continuation lines.
  * Words that are longer than `width` are not broken. */

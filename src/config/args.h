@@ -6,7 +6,7 @@
  * overrides the file. `--help` and `-h` set `help`, and a word after them becomes `help_word`. If an option is
  * repeated, its last occurrence applies, as in argparse.
  *
- * File: each line is `name = value`, without leading dashes. A flag is `name = true`. `#` at the start of a line or
+ * File: each line is `name = value`, without leading dashes. A flag is written as `name = true`. `#` at the start of a line or
  * after a blank starts a comment. A value can be in double quotes. A repeated option is an error.
  *
  * In names, `_` is equivalent to `-`. Python's True and False are read as true and false. The value `none`

@@ -139,8 +139,8 @@ static void *end_after_signal(void *arg) {
     return NULL;
 }
 
-/* Runs passes until a signal has arrived and the time limit after the signal has expired. After the time limit,
- * the connections send their last answers. */
+/* Runs passes until a signal has arrived and the time limit after the signal has expired. Then the last
+ * answers are sent. */
 static void serve_until_signal(const Config *c, Queue *queue, Fleet *fleet, Http *http) {
     Ending ending = {.queue = queue, .timeout_s = c->shutdown_timeout};
     pthread_t thread;

@@ -29,8 +29,8 @@ static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
 
 static bool has_two_stacks(const Config *c) { return c->model == MODEL_t5; }
 
-/* Returns the additional option that sets the number of layers in a model with two stacks. Messages append it
- * to a list of options. */
+/* Returns the additional option that sets the number of layers in a model with two stacks. Messages list
+ * it after other options. */
 static const char *decoder_depth(const Config *c) {
     return has_two_stacks(c) ? ", --decoder-num-layers" : "";
 }

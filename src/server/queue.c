@@ -319,8 +319,8 @@ static bool run_step(Queue *q, Fleet *fleet) {
     return worked;
 }
 
-/* Sends a signal and, if the signal is allowed, runs steps until the fleet has reached its new state. If the
- * signal does not change the state, one step applies the signal. */
+/* Sends a signal and, if the signal is allowed, runs steps until the fleet has reached its new state. A
+ * signal that does not change the state needs one step. */
 static void send_signal(Queue *q, Fleet *fleet, Sent *sent) {
     SignalResult result = {.sent = fleet_signal(fleet, sent->signal, sent->path)};
     if (!result.sent.code) do

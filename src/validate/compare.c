@@ -336,8 +336,8 @@ static bool is_of_class(const Metric *m, const char *name) {
     return class_length(m) == strlen(name) && !strncmp(m->name, name, class_length(m));
 }
 
-/* For each round, computes the geometric mean of those rates in a class that both outcomes contain. Returns
- * the number of rounds. */
+/* For each round, computes the geometric mean of a class's rates. Only rates that both outcomes contain count.
+ * Returns the number of rounds. */
 static int mean_rates(const Outcome *r, const Outcome *other, const char *name,
                       double mean[OUTCOME_SAMPLES]) {
     double sum[OUTCOME_SAMPLES] = {0};

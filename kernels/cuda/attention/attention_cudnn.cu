@@ -269,7 +269,7 @@ static Entry *entry_of(const Device *d, AttentionShape shape, int64_t batch, boo
     return make ? prepare(d, &shape) : find(state_of(d), &shape);
 }
 
-/* Returns the reason why cuDNN does not compute a call. If cuDNN computes the call, returns NULL and sets `w`
+/* Returns the reason why cuDNN does not support a call. If cuDNN supports the call, returns NULL and sets `w`
  * to the call's parts. */
 static const char *arrange(const Call *c, bool make, Work *w) {
     AttentionShape shape;

@@ -1,6 +1,6 @@
 /* Checks each pass of an engine: it must read no row that it has not computed, and change only its own rows. Before the
- * pass, the rows that it will write and those after them are NaN. Afterwards, all other rows of the pools, which belong
- * to other requests, to named pages or to none, must be unchanged. The linker replaces pass_run. */
+ * pass, the rows that it will write and those after them are NaN. Afterwards, all other rows of the pools must be
+ * unchanged, whether or not a request or a named page uses them. The linker replaces pass_run. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -147,7 +147,7 @@ TEST(drafts_read_shared_pages_that_have_none) {
     case_free(&c);
 }
 
-/* The pools need exactly the memory that is checked before they are allocated. */
+/* The pools take exactly as many bytes as the check before their allocation expects. */
 TEST(pools_take_the_bytes_that_are_checked) {
     for (int k = 0; k < STYLE_COUNT; k++)
         for (uint64_t round = 0; round < 6; round++) {

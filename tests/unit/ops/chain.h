@@ -24,7 +24,7 @@ typedef struct ChainStep {
     int in[4], out[CALL_OUT];
 } ChainStep;
 
-/* Each op with an END reads or writes memory that the previous kernel uses last. The op is so small that,
+/* The last accesses of the previous kernel touch memory that an op with an END reads or writes. The op is so small that,
  * without synchronization, it could begin before that use. */
 static const ChainStep CHAIN[] = {
     {OP_activation, {A}, {B}},

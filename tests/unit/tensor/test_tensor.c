@@ -1,4 +1,4 @@
-/* Tests the memory range and the rows of a strided tensor, even with negative strides. */
+/* Tests the memory range and the rows of strided tensors. Strides may be negative. */
 #include <string.h>
 
 #include "tensor/tensor.h"

@@ -174,7 +174,7 @@ TEST(layouts_of_experts_have_one_curve) {
     }
 }
 
-/* Shows that the comparison detects FP8 roundings. */
+/* Shows that the comparison detects rounding to FP8. */
 TEST(formats_differ) {
     Setup *s = setup_of(RECIPES[1], "");
     Model *whole = model_new(&s->config, NULL);

@@ -28,7 +28,7 @@ static void add_rates(Outcome *r, int n, double rate) {
     for (int i = 0; i < n; i++) outcome_sample(r, "GB/s", rate, RATE);
 }
 
-/* Creates a stage `speed` with n samples. If with_b, a second library has the same samples. */
+/* Creates a stage `speed` with n samples. If with_b is true, library B gets the same samples. */
 static World *new_world(DeviceOption device, int n, double rate, bool with_b) {
     World *w = mem_zero(1, sizeof *w);
     w->config.device = device;
