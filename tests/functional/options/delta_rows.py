@@ -45,3 +45,5 @@ witnessed("use_mup mup_base_hidden_size", GDN + "--use-mup --mup-base-hidden-siz
 COARSE = DELTA + "--norm-epsilon 0.5 --hybrid-layer-pattern GGG "
 rounded("fp8_format", COARSE + FP8, families=GPT, like=COARSE + "--num-layers 3 --lane fp32 --lr 1e-3")
 rounded("experimental_attention_variant", BF16 + GDN, like=BF16 + DELTA, families=GPT)
+witnessed("hybrid_layer_pattern mtp_num_layers", families=GPT, layouts=(ONE, STAGES, CUT),
+          words=DELTA + "--num-layers 4 --hybrid-layer-pattern G-*G/*G --init-method-std 0.2")
