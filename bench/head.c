@@ -18,6 +18,14 @@ const char *bench_transport(const Comm *c, const char *transport, char text[BENC
     return text;
 }
 
+Err bench_filter(const char *filter, regex_t *out) {
+    char why[120];
+    const int e = regcomp(out, filter ? filter : "", REG_EXTENDED | REG_NOSUB);
+    if (!e) return ERR_OK;
+    regerror(e, out, why, sizeof why);
+    return err_user("--filter %s: %s", filter, why);
+}
+
 Err bench_write(const char *path, const json_t *result) {
     if (!path) return ERR_OK;
     char *text = json_dumps(result, JSON_INDENT(1) | JSON_REAL_PRECISION(6));

@@ -1,7 +1,6 @@
 #include "bench/ops/ops.h"
 
 #include <jansson.h>
-#include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,12 +46,7 @@ static bool is_chosen(const Session *s, int number) {
 }
 
 static Err choose_cases(Session *s) {
-    char why[120];
-    const int e = regcomp(&s->filter, s->options->filter ? s->options->filter : "", REG_EXTENDED | REG_NOSUB);
-    if (e) {
-        regerror(e, &s->filter, why, sizeof why);
-        return err_user("--filter %s: %s", s->options->filter, why);
-    }
+    ERR_RETURN(bench_filter(s->options->filter, &s->filter));
     for (int i = 0; i < bench_case_count(); i++)
         if (is_chosen(s, i)) return ERR_OK;
     regfree(&s->filter);

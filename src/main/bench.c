@@ -7,6 +7,7 @@
 #include "bench/comm/comm.h"
 #include "bench/infer/infer.h"
 #include "bench/ops/ops.h"
+#include "bench/rates/rates.h"
 #include "bench/scaling/scaling.h"
 #include "bench/train/train.h"
 #include "main/bench_gate.h"
@@ -356,7 +357,11 @@ static int bench_scaling_command(int argc, char **argv) {
 
 static const char *const DEVICES[] = {"cpu", "cuda", NULL};
 
-enum { MOST_THREADS = 4096 }; /* limit for --cpu-threads */
+static void check_threads(Args *args, int64_t threads) {
+    enum { MOST_THREADS = 4096 };
+    if (threads < 0 || threads > MOST_THREADS)
+        args_problem(args, "--cpu-threads must be from 0 to %d.", (int)MOST_THREADS);
+}
 
 typedef struct OpsOptions {
     BenchOps ops;
@@ -404,8 +409,7 @@ static int bench_ops_command(int argc, char **argv) {
     bench_check_gate(&gate, &args);
     bench_refuse_same_files(&args, o.ops.json, &gate.words);
     check_seconds(&args, o.ops.seconds);
-    if (o.ops.threads < 0 || o.ops.threads > MOST_THREADS)
-        args_problem(&args, "--cpu-threads must be from 0 to %d.", (int)MOST_THREADS);
+    check_threads(&args, o.ops.threads);
     Err e = args_end(&args);
     int status;
     if (command_ready(&args, e, &status)) {
@@ -415,6 +419,57 @@ static int bench_ops_command(int argc, char **argv) {
         status = bench_run(&b, &gate.options);
     }
     args_free(&args);
+    arena_free(arena);
+    return status;
+}
+
+/* ---- isotron bench rates ---- */
+
+typedef struct RatesOptions {
+    BenchRates bench;
+    int device, tuning;
+} RatesOptions;
+
+static const Arg RATES_ROWS[] = {
+    ARG_ROW(RatesOptions, device, "device", ARG_ENUM, "cpu", "Device to measure.", .choices = DEVICES),
+    ARG_ROW(RatesOptions, bench.filter, "filter", ARG_TEXT, "none",
+            "Measure only ops whose names match this regular expression."),
+    ARG_ROW(RatesOptions, bench.types, "dtype", ARG_TEXTS, "none",
+            "Types to measure: bf16, fp32; none = both."),
+    ARG_ROW(RatesOptions, bench.seconds, "seconds", ARG_F64, "60",
+            "Target for the total time; each call runs at least 3 rounds of 5 ms."),
+    ARG_ROW(RatesOptions, bench.deterministic, "no-deterministic-mode", ARG_OFF, "on",
+            "Allow sums in any order, as in pretrain."),
+    ARG_ROW(RatesOptions, tuning, "gemm-tuning", ARG_ENUM, "same-bits",
+            "How to choose algorithms for large 16-bit GEMMs on a GPU, as in pretrain.",
+            .choices = GemmTuningOption_spellings),
+    ARG_ROW(RatesOptions, bench.threads, "cpu-threads", ARG_I64, "0",
+            "Number of CPU threads; 0 = one for each core."),
+    ARG_ROW(RatesOptions, bench.json, "json", ARG_TEXT, "none",
+            "Write the rates to this file, for plan --rates."),
+};
+
+static Err measure_rates(void *o) { return bench_rates(o); }
+
+static int bench_rates_command(int argc, char **argv) {
+    Arena *arena = arena_new();
+    RatesOptions o;
+    Args args;
+    args_init(
+        &args, arena,
+        "isotron bench rates --json FILE [options]\n\nMeasures a device's ops over a range of sizes, for the "
+        "prediction of step times (plan --rates).\n\n"
+        "example: isotron bench rates --device cuda --dtype bf16 --json rates.json",
+        NULL);
+    args_use(&args, ARG_TABLE(RATES_ROWS, &o));
+    args_line(&args, argc, argv);
+    bench_refuse_same_files(&args, o.bench.json, NULL);
+    check_seconds(&args, o.bench.seconds);
+    check_threads(&args, o.bench.threads);
+    const Err e = args_end(&args);
+    o.bench.device = map_device((DeviceOption)o.device);
+    o.bench.tuning = map_gemm_tuning((GemmTuningOption)o.tuning);
+    const int status = command_finish(&args, e, measure_rates, &o.bench);
     arena_free(arena);
     return status;
 }
@@ -525,6 +580,8 @@ static const struct {
     {"infer", "the speed of reading prompts and generating tokens, compared with the memory bandwidth", true,
      bench_infer_command},
     {"ops", "each op separately, compared with its roofline limit", false, bench_ops_command},
+    {"rates", "ops over a range of sizes, from which plan --rates predicts the time of a step", false,
+     bench_rates_command},
     {"comm", "the bandwidth of collectives, and the correctness of each result", true, bench_comm_command},
 };
 enum { N_BENCHES = sizeof BENCHES / sizeof *BENCHES };

@@ -12,7 +12,7 @@ typedef struct Options {
     double device_memory;
     int64_t node;
     bool search;
-    const char *json;
+    const char *json, *rates;
 } Options;
 
 static const Arg ROWS[] = {
@@ -25,6 +25,8 @@ static const Arg ROWS[] = {
             "recomputation and microbatches. Other options are unchanged."),
     ARG_ROW(Options, node, "gpus-per-node", ARG_I64, "8",
             "Maximum tensor-parallel size that --search tries."),
+    ARG_ROW(Options, rates, "rates", ARG_TEXT, "none",
+            "Also predict the time of a step from the rates in this file, which bench rates measured."),
     ARG_ROW(Options, json, "json", ARG_TEXT, "none", "Also write the plan to this file as JSON."),
 };
 
@@ -36,7 +38,7 @@ static void check(const Options *o, const Config *c, Args *args) {
     if (o->node < 1 || o->node > NODE_MOST)
         args_problem(args, "--gpus-per-node must be from 1 to %d.", NODE_MOST);
     if (!o->search) args_refuse(args, "gpus-per-node", "without --search");
-    command_refuse_same_files(args, &(NamedFile){"--json", o->json}, 1, NULL, 0);
+    command_refuse_same_files(args, &(NamedFile){"--json", o->json}, 1, &(NamedFile){"--rates", o->rates}, 1);
 }
 
 /* Opens the GPU if the plan is for GPUs and this machine has a GPU. With an open GPU, the plan includes the
@@ -58,6 +60,8 @@ static Err plan(const Setup *s, const Options *o, bool *pass) {
     const Config *c = &s->config;
     RunPlan run;
     Search found;
+    Rates rates = {.n = 0};
+    StepTime time;
     Device *gpu = open_gpu(s);
     const size_t available = f64_is_set(o->device_memory) ? (size_t)(o->device_memory * 0x1p30)
                              : gpu                        ? device_memory_available(gpu)
@@ -67,15 +71,20 @@ static Err plan(const Setup *s, const Options *o, bool *pass) {
                 : ERR_OK;
     if (!e.code) e = plan_make(c, gpu, s->arena, &run);
     if (!e.code && o->search) found = plan_search(c, gpu, available, o->node);
+    if (!e.code && o->rates) e = rates_read(o->rates, &rates);
+    if (!e.code && o->rates) e = step_time(&run, gpu, &rates, s->arena, &time);
     if (!e.code) {
         *pass = o->search ? found.n > 0 : !available || plan_bytes(&run) <= available;
         Str text = {0};
         plan_print(&run, available, terminal_width(stdout), &text);
+        if (o->rates) step_time_print(&time, &text);
         if (o->search) search_print(&found, c->ranks, available, terminal_width(stdout), &text);
         terminal_print(stdout, text.s);
         str_free(&text);
-        if (o->json) e = plan_write_json(&run, o->search ? &found : NULL, available, o->json);
+        if (o->json)
+            e = plan_write_json(&run, o->rates ? &time : NULL, o->search ? &found : NULL, available, o->json);
     }
+    rates_free(&rates);
     device_free(gpu);
     return e;
 }

@@ -320,6 +320,10 @@ static void work(void *arg) {
     fp8_weights_cast(r, NULL);
 }
 
+void optim_dry_step(const Optimizer *o) {
+    work(&(Work){o, &(OptimStep){.exact = o->config->lane == LANE_EXACT}});
+}
+
 static void replay(Optimizer *o, Work *w) {
     device_replay(o->registry->device, &o->recording, work, w);
     if (o->sync && o->recording.graph) sync_launched(o->sync, "the optimizer's CUDA graph");

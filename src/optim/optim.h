@@ -65,6 +65,8 @@ size_t optim_bytes(const Optimizer *);
 const char *optim_op_name(const Config *, const Param *);
 /* For a dry run, runs the GEMMs of an update on the null device. */
 void optim_dry_run(const Optimizer *);
+/* Runs all ops of a step on the null device, without communication. */
+void optim_dry_step(const Optimizer *);
 /* Returns the storage type for Adam's first (0) or second (1) moment. */
 DType optim_moment_type(const Config *, int moment, DType precise);
 

@@ -135,6 +135,39 @@ void plan_print(const RunPlan *p, size_t available, int width, Str *out) {
                    bytes_text(have).s);
 }
 
+/* Appends the names of the ops whose times have this source. */
+static void print_ops(const StepTime *t, RateSource source, Str *out) {
+    const char *last = "";
+    for (const StepWork *w = t->work; w < t->work + t->n; w++) {
+        if (w->source != source || !strcmp(w->work.name, last)) continue;
+        str_printf(out, "%s%s", *last ? ", " : " (", w->work.name);
+        last = w->work.name;
+    }
+    if (*last) str_puts(out, ")");
+}
+
+void step_time_print(const StepTime *t, Str *out) {
+    const char *separator = "";
+    str_printf(out, "predicted step: %.4g ms, %.4g tokens/s, MFU %s%s\n", t->ns * 1e-6, t->tokens_per_second,
+               percent_text(t->mfu).s,
+               t->host_ns > t->device_ns ? "; the host limits the step: use CUDA graphs" : "");
+    str_puts(out, "time by op family: ");
+    for (int i = 0; i < OP_FAMILIES; i++) {
+        if (t->family_ns[i] <= 0) continue;
+        str_printf(out, "%s%s %s", separator, OP_FAMILY_NAMES[i],
+                   percent_text(t->family_ns[i] / t->device_ns).s);
+        separator = ", ";
+    }
+    str_printf(out,
+               "\nrates of %s, measured on %s: %s of the time is between measured sizes, %s outside of them",
+               t->rates->device, t->rates->date, percent_text(t->source_ns[RATE_MEASURED] / t->device_ns).s,
+               percent_text(t->source_ns[RATE_BEYOND] / t->device_ns).s);
+    print_ops(t, RATE_BEYOND, out);
+    str_printf(out, ", %s from rooflines", percent_text(t->source_ns[RATE_ROOF] / t->device_ns).s);
+    print_ops(t, RATE_ROOF, out);
+    str_puts(out, "\n");
+}
+
 void search_print(const Search *s, int64_t ranks, size_t available, int width, Str *out) {
     const BytesText memory = bytes_text((double)available);
     const bool exactly = i64_is_set(ranks);
@@ -202,6 +235,25 @@ static json_t *plan_json(const RunPlan *p) {
         "bubble", json_finite(p->bubble), "largest", p->stages[p->largest].rank, "memory", ranks);
 }
 
+static const char *const SOURCES[RATE_SOURCES] = {"measured", "beyond", "roofline", "none"};
+
+static json_t *time_json(const StepTime *t) {
+    json_t *families = json_object(), *calls = json_array();
+    for (int i = 0; i < OP_FAMILIES; i++)
+        json_object_set_new(families, OP_FAMILY_NAMES[i], json_real(t->family_ns[i] * 1e-6));
+    for (const StepWork *w = t->work; w < t->work + t->n; w++) {
+        json_t *size = json_array();
+        for (int i = 0; i < w->work.sizes; i++) json_array_append_new(size, json_real(w->work.size[i]));
+        json_array_append_new(calls, json_pack("{s:s, s:o, s:I, s:f, s:s}", "op", w->work.name, "size", size,
+                                               "calls", (json_int_t)w->calls, "us", w->work.ns * 1e-3, "from",
+                                               SOURCES[w->source]));
+    }
+    return json_pack("{s:f, s:f, s:f, s:f, s:o, s:s, s:o, s:o}", "step_ms", t->ns * 1e-6, "device_ms",
+                     t->device_ns * 1e-6, "host_ms", t->host_ns * 1e-6, "tokens_per_second",
+                     t->tokens_per_second, "mfu", json_finite(t->mfu), "rates_device", t->rates->device,
+                     "family_ms", families, "calls", calls);
+}
+
 static json_t *search_json(const Search *s) {
     json_t *list = json_array();
     for (int i = 0; i < s->n; i++) {
@@ -213,8 +265,10 @@ static json_t *search_json(const Search *s) {
     return list;
 }
 
-Err plan_write_json(const RunPlan *p, const Search *s, size_t available, const char *path) {
+Err plan_write_json(const RunPlan *p, const StepTime *t, const Search *s, size_t available,
+                    const char *path) {
     json_t *all = json_pack("{s:o}", "plan", plan_json(p));
+    if (t) json_object_set_new(all, "time", time_json(t));
     if (s) json_object_set_new(all, "search", search_json(s));
     if (s)
         json_object_set_new(all, "searched",

@@ -2,10 +2,13 @@
 #pragma once
 
 #include "plan/search.h"
+#include "plan/step_time.h"
 
 /* Prints a plan, and compares its memory with `available`, the device's memory in bytes (0 if unknown). */
 void plan_print(const RunPlan *, size_t available, int width, Str *out);
 void search_print(const Search *, int64_t ranks, size_t available, int width, Str *out);
-/* Writes a plan as JSON. `search` is NULL if there was no search. Returns an infra error if the file cannot be
+/* Prints the step's time, its parts, and how much of it is measured. */
+void step_time_print(const StepTime *, Str *out);
+/* Writes a plan as JSON. The time and the search may be NULL. Returns an infra error if the file cannot be
  * written. */
-Err plan_write_json(const RunPlan *, const Search *, size_t available, const char *path);
+Err plan_write_json(const RunPlan *, const StepTime *, const Search *, size_t available, const char *path);

@@ -43,7 +43,11 @@ typedef struct OpProfile {
     int64_t calls, ns;
 } OpProfile;
 
-/* Code outside src/tensor may assign only `profile`. */
+struct OpDef;
+struct Call;
+typedef void CallObserver(void *arg, const struct OpDef *, const struct Call *);
+
+/* Code outside src/tensor may assign only `profile`, `observer` and `observer_arg`. */
 typedef struct Device {
     DeviceKind kind;
     const struct DeviceBackend *backend; /* the functions for this kind of device (backend.h) */
@@ -51,10 +55,12 @@ typedef struct Device {
     const struct Device *target;         /* for a null device: the device for which it plans, or NULL */
     Pool *pool;                          /* the host threads among which CPU kernels divide their loops */
     OpProfile *profile;                  /* one entry per op, owned by the caller, or NULL */
-    bool any_order;                      /* as in DeviceSpec */
-    unsigned char id[16];                /* the unique id of a GPU; 0 for other devices */
-    bool recording;                      /* true between device_graph_begin and device_graph_end */
-    bool exclusive;                      /* whether only one process at a time can use this GPU */
+    CallObserver *observer;              /* a null device calls this function for every op; may be NULL */
+    void *observer_arg;
+    bool any_order;       /* as in DeviceSpec */
+    unsigned char id[16]; /* the unique id of a GPU; 0 for other devices */
+    bool recording;       /* true between device_graph_begin and device_graph_end */
+    bool exclusive;       /* whether only one process at a time can use this GPU */
     /* whether there is a visible GPU whose memory this GPU cannot access */
     bool lacks_peers;
     /* number of visible devices of this kind, including this device; ranks are assigned to the devices

@@ -7,6 +7,7 @@ static void null_run(const OpDef *op, const Call *c) {
     Device *d = c->device;
     const size_t bytes = d->target && d->target->backend->plan ? d->target->backend->plan(op, c) : 0;
     if (bytes > d->scratch) d->scratch = bytes;
+    if (d->observer) d->observer(d->observer_arg, op, c);
 }
 
 static const char *null_path(const OpDef *op, const Call *c) {

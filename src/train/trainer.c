@@ -127,26 +127,41 @@ static int64_t most_microbatches(const Trainer *r) {
     return most / (r->run.config->derived.micro_batch_size * r->run.layout.mesh.size[AXIS_DP]);
 }
 
+/* Returns a microbatch without data. */
+static Batch empty_rows(const Trainer *r) {
+    return (Batch){.b = model_run_together(&r->run, r->run.config->derived.micro_batch_size),
+                   .shape = shape_slice(r->run.model->plan.sample, r->run.layout.mesh.size[AXIS_CP])};
+}
+
+/* Runs n microbatches on the null device. `most` is the number of microbatches in a step. */
+static void dry_microbatches(Trainer *r, const Batch *rows, int64_t n, int64_t most) {
+    model_run_refresh(&r->run, true);
+    if (!r->sync) grads_mark_unwritten(r->run.model->registry);
+    microbatches_reserve(r->microbatches, most, rows);
+    microbatches_begin(r->microbatches, n, rows);
+    for (int64_t i = 0; i < n; i++) microbatches_add(r->microbatches, i, rows, (LossWeights){.aux = 0}, 0);
+    if (r->sync) sync_begin(r->sync, n);
+    microbatches_train(r->microbatches, true);
+    if (r->sync) sync_finish(r->sync);
+}
+
+void trainer_dry_step(Trainer *r, int64_t microbatches) {
+    const Batch rows = empty_rows(r);
+    dry_microbatches(r, &rows, microbatches, microbatches);
+    const StateContext state = model_run_state(&r->run, true);
+    states_end_step(r->run.model->registry, &state);
+    optim_dry_step(r->optimizer);
+}
+
 RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
-    const int64_t samples = r->run.config->derived.micro_batch_size,
-                  together = model_run_together(&r->run, samples);
-    const Batch rows = {.b = together,
-                        .shape = shape_slice(r->run.model->plan.sample, r->run.layout.mesh.size[AXIS_CP])};
+    const Batch rows = empty_rows(r);
     LossSum sum[MODEL_LOSSES] = {{0}};
-    const int64_t n = most_microbatches(r) * (samples / together);
+    const int64_t n = most_microbatches(r) * (r->run.config->derived.micro_batch_size / rows.b);
     Err e = pipeline_spec(r->run.config, &r->run.pipeline, pipeline_units(r->run.config, n), false, spec);
     CHECK(!e.code, "%s", e.msg); /* trainer_check has ruled out an error */
     const int64_t repeated = pipeline_shortened(spec).microbatches * pipeline_unit(r->run.config),
                   passes = repeated < n ? repeated : n;
-    model_run_refresh(&r->run, true);
-    if (!r->sync) grads_mark_unwritten(r->run.model->registry);
-    microbatches_reserve(r->microbatches, n, &rows);
-    microbatches_begin(r->microbatches, passes, &rows);
-    for (int64_t i = 0; i < passes; i++)
-        microbatches_add(r->microbatches, i, &rows, (LossWeights){.aux = 0}, 0);
-    if (r->sync) sync_begin(r->sync, passes);
-    microbatches_train(r->microbatches, true);
-    if (r->sync) sync_finish(r->sync);
+    dry_microbatches(r, &rows, passes, n);
     optim_dry_run(r->optimizer);
     const RankSchedule schedule = microbatches_schedule(r->microbatches, false, &(PipelineSpec){0});
     forward_only(r, &rows, sum);

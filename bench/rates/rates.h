@@ -1,0 +1,20 @@
+/* Measures the rates (measure/rates.h) of a device: every row of kernels/cases.def in each of its sizes, GEMMs and
+ * attention over a grid of sizes, the rooflines, and the host's time for starting an op. */
+#pragma once
+
+#include "base/err.h"
+#include "config/args.h"
+#include "tensor/device.h"
+
+typedef struct BenchRates {
+    DeviceKind device;
+    int64_t threads;    /* number of CPU threads, or 0 for one per core */
+    TextList types;     /* such as "bf16"; if empty, bf16 and fp32 */
+    const char *filter; /* extended regular expression that selects ops by name; NULL for all ops */
+    bool deterministic;
+    GemmTuning tuning;
+    double seconds;   /* target for the total time; each call is measured at least 3 times */
+    const char *json; /* file for the rates, or NULL */
+} BenchRates;
+
+Err bench_rates(const BenchRates *);

@@ -1,0 +1,113 @@
+/* Tests that the predicted time of a step is the sum of the ops that the step runs, calculated by hand. */
+#include "unit/config_helper.h"
+
+#include <math.h>
+
+#include "plan/step_time.h"
+
+/* All ops take a time by bytes of 0, and GEMMs take 1 ns per FLOP. */
+static const Rates FLOPS = {.device = "CPU", .copy = HUGE_VAL, .gemm = {[F32] = 1}};
+/* All ops take 1 ns per byte. */
+static const Rates BYTES = {.device = "CPU", .copy = 1, .gemm = {[F32] = HUGE_VAL}};
+
+__attribute__((format(printf, 2, 3))) static StepTime time_of(const Rates *r, const char *fmt, ...) {
+    char words[1000];
+    va_list list;
+    va_start(list, fmt);
+    vsnprintf(words, sizeof words, fmt, list);
+    va_end(list);
+    Setup *s = setup_new("--hidden-dropout 0 --attention-dropout 0 %s", words);
+    RunPlan plan;
+    StepTime t;
+    assert_ok(plan_make(&s->config, NULL, s->arena, &plan));
+    assert_ok(step_time(&plan, NULL, r, s->arena, &t));
+    t.work = NULL; /* owned by the arena */
+    setup_free(s);
+    return t;
+}
+
+/* FLOPs of the GEMMs of a pass over one sample of the GPT in config_helper.h: layers with 12 h^2 weights, and the output
+ * layer. */
+enum { LAYERS = 2, H = 16, S = 8, V = 128, LAYER = 2 * S * 12 * H * H, HEAD = 2 * S * H * V };
+
+TEST(the_gemms_of_a_step) {
+    static const struct {
+        const char *words;
+        double passes_of_layers, passes_of_heads;
+    } ROWS[] = {
+        {"--global-batch-size 1", 3, 3},
+        {"--global-batch-size 2", 6, 6},
+        {"--global-batch-size 6 --micro-batch-size 2", 18, 18},
+        {"--global-batch-size 5 --recompute-granularity full --recompute-method uniform "
+         "--recompute-num-layers 1",
+         20, 15},
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        const StepTime t = time_of(&FLOPS, "%s", ROWS[i].words);
+        assert_true(t.family_ns[OP_FAMILY_GEMM] ==
+                    ROWS[i].passes_of_layers * LAYERS * LAYER + ROWS[i].passes_of_heads * HEAD);
+        assert_true(t.ns == t.family_ns[OP_FAMILY_GEMM] + t.family_ns[OP_FAMILY_ATTENTION]);
+        assert_true(t.source_ns[RATE_ROOF] == t.ns);
+    }
+}
+
+/* Adam reads gradients, and reads and writes masters and moments; the norm reads gradients. */
+TEST(the_optimizer_runs_once_per_step) {
+    const double weights = V * H + S * H + LAYERS * (12 * H * H + 13 * H) + 2 * H;
+    for (int batch = 1; batch < 4; batch++) {
+        const StepTime t = time_of(&BYTES, "--global-batch-size %d", batch);
+        const double bytes = t.family_ns[OP_FAMILY_OPTIMIZER] / (4 * weights);
+        assert_true(bytes >= 8 && bytes < 9); /* small tables, and gaps between parameters */
+    }
+}
+
+/* A top-2 router of 4 experts sends each token through two MLPs. */
+TEST(the_experts_of_a_step) {
+    const StepTime t = time_of(&FLOPS, "--num-experts 4 --moe-router-topk 2 --disable-bias-linear");
+    const double router = 2. * S * H * 4, attention = 2. * S * 4 * H * H, experts = 2 * 2. * S * 8 * H * H;
+    assert_true(t.family_ns[OP_FAMILY_GEMM] == 3 * (LAYERS * (router + attention + experts) + HEAD));
+}
+
+TEST(the_host_limits_a_step) {
+    Rates slow = FLOPS;
+    slow.launch_ns = 1e6;
+    const StepTime fast = time_of(&FLOPS, "--global-batch-size 1"),
+                   t = time_of(&slow, "--global-batch-size 1");
+    assert_true(t.calls > 0 && t.host_ns == 1e6 * (double)t.calls && t.ns == t.host_ns);
+    assert_true(fast.ns == fast.device_ns && fast.device_ns == t.device_ns && fast.ns < t.ns);
+    assert_true(fabs(t.tokens_per_second * t.ns - S * 1e9) < 1);
+    assert_true(fabs(fast.mfu - 3 * (LAYERS * LAYER + HEAD + LAYERS * 2. * S * S * H) / fast.ns) < 0.05);
+}
+
+/* A larger model or batch never takes less time. */
+TEST(more_work_takes_more_time) {
+    static const char *const MODELS[] = {
+        "", "--num-experts 4 --disable-bias-linear", "--model bert --vocab-size 200",
+        "--model t5 --decoder-seq-length 8 --position-embedding-type relative --vocab-size 200"};
+    static const char *const MORE[] = {
+        "--num-layers 4", "--hidden-size 32", "--global-batch-size 3", "--seq-length 16",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"};
+    for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++)
+        for (size_t k = 0; k < sizeof MORE / sizeof *MORE; k++)
+            for (int r = 0; r < 2; r++) {
+                const Rates *rates = r ? &BYTES : &FLOPS;
+                assert_true(time_of(rates, "%s %s", MODELS[i], MORE[k]).ns >
+                            time_of(rates, "%s", MODELS[i]).ns);
+            }
+}
+
+TEST(missing_rates_are_named) {
+    Setup *s = setup_new("--global-batch-size 1");
+    RunPlan plan;
+    StepTime t;
+    const Rates none = {.device = "CPU", .copy = 1}, gpu = {.device = "NVIDIA H200"};
+    assert_ok(plan_make(&s->config, NULL, s->arena, &plan));
+    const Err lacks = step_time(&plan, NULL, &none, s->arena, &t),
+              other = step_time(&plan, NULL, &gpu, s->arena, &t);
+    assert_non_null(strstr(lacks.msg,
+                           "no rates for attention F32 causal, attention_grad F32 causal, linear F32, "
+                           "linear_dgrad F32, linear_wgrad F32: measure"));
+    assert_non_null(
+        strstr(other.msg, "the rates are of NVIDIA H200, but the plan is for a CPU: remove --device cpu"));
+    setup_free(s);
+}
