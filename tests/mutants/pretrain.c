@@ -76,7 +76,6 @@ HOOK(Tensor *, op_context_attention, Tape *t, const AttentionInputs *inputs, Att
     if (mutant_is_named(M_cp_sees_padding) && tape_axis(t, AXIS_CP) > 1) x.lengths = NULL;
     if (mutant_is(M_cross_sees_padding) && x.q->dim[0] != x.k->dim[0]) x.lengths = NULL;
     if (mutant_is(M_padding_on_the_left)) x = hides_on_the_left(t, &x);
-    if (mutant_is_named(M_cache_ignores_window) && attr.query.first > 0) attr.window_left = WINDOW_OFF;
     return __real_op_context_attention(t, &x, attr, plan, unfused);
 }
 
