@@ -149,13 +149,17 @@ static void spoil(const CommCall *c, int i, int64_t n) {
     if (i >= 0 && TABLE[i].change == SPOILT && n) TABLE[i].spoil(c, n);
 }
 
-void __real_comm_run(Comm *, const CommCall *);
+extern __typeof__(comm_start) __real_comm_start;
+extern __typeof__(comm_wait) __real_comm_wait;
+
+/* Runs the operation without hooks. Some linkers also replace the calls in comm_run. */
+static void run(Comm *comm, const CommCall *c) { __real_comm_wait(comm, __real_comm_start(comm, c)); }
 
 /* Called before an operation; returns true if the operation must be skipped. */
 static bool before(Comm *comm, const CommCall *c, int i) {
     if (i < 0) return false;
     const Change change = TABLE[i].change;
-    if (change == DONE_TWICE || change == AT_ONCE) __real_comm_run(comm, c);
+    if (change == DONE_TWICE || change == AT_ONCE) run(comm, c);
     return change == NOT_DONE || change == AT_ONCE;
 }
 
@@ -173,7 +177,7 @@ HOOK(void, comm_wait, Comm *comm, CommWork *work) {
 HOOK(void, comm_run, Comm *comm, const CommCall *c) {
     const int i = planted(c);
     if (before(comm, c, i)) return;
-    __real_comm_run(comm, c);
+    run(comm, c);
     spoil(c, i, received(c));
 }
 

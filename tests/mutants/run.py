@@ -36,7 +36,7 @@ DEADLINE_S = 60
 KEYS = ["id", "family", "rank", "op", "issues", "cells", "what"]  # of mutants.def
 # Bugs whose op the report cannot name, because a later op is the first that can be compared, or because the run
 # crashes.
-UNNAMED = {"summed_too_early", "cp_heads_permuted", "other_group", "moe_tail_dropped", "moe_sent_permuted",
+UNNAMED = {"cp_heads_permuted", "other_group", "moe_tail_dropped", "moe_sent_permuted",
            "moe_returned_permuted", "moe_counts_of_own_rank", "moe_aux_times_tp", "labels_of_other_microbatch",
            "encoded_gradient_lost", "flip_mantissa", "scan_state_lost", "scan_next_group"}
 TRAIN = f"""--num-layers 2 --hidden-size 32 --num-attention-heads 4 --group-query-attention --num-query-groups 2
