@@ -157,6 +157,11 @@ static Tensor *shared_output(Tape *t, const Moe *m, Tensor *x, Activated hidden)
     return m->shared_gate ? op_scale_rows(t, y, op_gate_logits(t, x, &m->shared_gate->value, NULL), true) : y;
 }
 
+static Tensor *shared_forward(Tape *t, void *self, Tensor *x) {
+    const Moe *m = self;
+    return shared_output(t, m, x, mlp_hidden(t, &m->shared, x));
+}
+
 /* An all-to-all sends the rows to their experts' ranks while the shared expert's first GEMM runs. A second
  * all-to-all returns the experts' outputs while the shared expert's second GEMM runs. Finally, the experts'
  * outputs are summed for each token. If `shares` is false, the shared expert is omitted. */
@@ -219,7 +224,8 @@ static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *
     const MoeSpec *s = m->spec;
     const int64_t experts = m->fc2->rows / width(s); /* number of experts on this rank */
     const bool ranks = tape_context(t)->layout, moves = ranks && (s->all_to_all || feed->cache),
-               cuts = feed->cache && tape_axis(t, AXIS_TP) > 1, shares = s->shared_ffn;
+               cuts = feed->cache && tape_axis(t, AXIS_TP) > 1, shares = s->shared_ffn,
+               overlaps = shares && moves && !cuts && !s->recompute_shared;
     Tensor *own = cuts ? op_redistribute(t, x, AXIS_TP, SPMD_V, 0) : x;
     Routing r = router_forward(t, &m->router, own);
     DispatchAttr a = {.capacity = capacity(t, s, own), .pad = s->pad, .by_position = s->drop_by_position};
@@ -227,12 +233,14 @@ static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *
         r = op_drop(t, &r, s->router.experts,
                     (DispatchAttr){.capacity = a.capacity, .by_position = a.by_position});
     if (ranks) a.capacity = room(t, a.capacity);
-    if (moves && !cuts) return by_all_to_all(t, m, own, &r, experts, a, shares);
-    Tensor *y = moves   ? by_all_to_all(t, m, own, &r, experts, a, false)
+    Tensor *y = moves   ? by_all_to_all(t, m, own, &r, experts, a, overlaps)
                 : ranks ? by_all_gather(t, m, own, &r, experts, a)
                         : on_one_rank(t, m, own, &r, a);
     if (cuts) y = op_redistribute(t, y, AXIS_TP, SPMD_I, 0);
-    return shares ? op_add(t, y, shared_output(t, m, x, mlp_hidden(t, &m->shared, x))) : y;
+    if (!shares || overlaps) return y;
+    Tensor *shared =
+        s->recompute_shared ? tape_block(t, shared_forward, (void *)m, x) : shared_forward(t, (void *)m, x);
+    return op_add(t, y, shared);
 }
 
 static double moe_flops(const void *spec, double s) {

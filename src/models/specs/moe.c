@@ -51,6 +51,8 @@ void moe_spec(const LayerPlace *p, BranchSpec *out) {
         .bias = c->add_bias_linear,
         .shared_ffn = d->moe_shared_size,
         .shared_gate = c->moe_shared_expert_gate,
+        .recompute_shared =
+            spec_recomputes(c, RECOMPUTE_SHARED_EXPERTS) && !spec_recomputes(c, RECOMPUTE_MOE),
         .latent = i64_or(c->moe_latent_size, 0),
         .probs_on_input = c->moe_apply_probs_on_input,
         .activation = spec_activation(c, true),

@@ -616,7 +616,17 @@ typedef struct Idle {
 #define NO_BALANCE EXPERTS "--moe-router-load-balancing-type none "
 #define SCHEDULED  GPT "--load x --use-checkpoint-opt_param-scheduler "
 
+#define SHARED_AGAIN GPT "--recompute-granularity selective --recompute-modules shared_experts "
+#define SHARED       EXPERTS "--moe-shared-expert-intermediate-size 8 "
+
 static const Idle IDLE_ROWS[] = {
+    {IN_MODEL,
+     "--recompute-modules shared_experts",
+     " unless the model has shared experts, and --recompute-modules does not include moe.",
+     {GPT, SHARED_AGAIN "--moe-shared-expert-intermediate-size 8 --num-experts 4 ",
+      SHARED "--recompute-activations "},
+     {SHARED_AGAIN, SHARED_AGAIN EXPERTS,
+      SHARED "--recompute-granularity selective --recompute-modules moe shared_experts "}},
     {TRAIN, "--no-save-rng", NO_STATE, {GPT, GPT "--no-save-rng=false "}, {GPT "--no-save-rng "}},
     {TRAIN, "--no-load-rng", NO_STATE, {GPT, GPT "--no-load-rng=false "}, {GPT "--no-load-rng "}},
     {TRAIN, "--no-mmap-bin-files", ": .bin files are always mapped.", {GPT}, {GPT "--no-mmap-bin-files "}},

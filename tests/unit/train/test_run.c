@@ -116,6 +116,22 @@ TEST(recompute_takes_less) {
     }
 }
 
+TEST(recomputing_shared_experts_takes_less) {
+    static const char *const LESS[] = {
+        "", "--recompute-granularity selective --recompute-modules shared_experts"};
+    size_t taken[2];
+    for (int k = 0; k < 2; k++) {
+        Setup *s =
+            setup_new("--num-experts 4 --moe-shared-expert-intermediate-size 256 --disable-bias-linear "
+                      "--seq-length 64 --micro-batch-size 4 %s",
+                      LESS[k]);
+        const MemoryPlan plan = memory_plan_new(&s->config, NULL, NULL);
+        taken[k] = plan.part[MEMORY_slots];
+        setup_free(s);
+    }
+    assert_true(taken[1] < taken[0]);
+}
+
 /* Memory that is offloaded to the host must be absent from the device. The first layer has one sum fewer than
  * the others, so the test starts at 3 layers. */
 TEST(offloading_takes_less) {
