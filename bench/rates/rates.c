@@ -204,6 +204,7 @@ static Err measure(Session *s, const bool wanted[TYPES]) {
     }
     s->rates.copy = bench_roof_copy(s->device);
     s->rates.launch_ns = launch_time(s->device);
+    s->rates.tile = device_is_discrete(s->device) ? 128 : 8;
     return ERR_OK;
 }
 

@@ -90,14 +90,14 @@ static double time_of_bytes(const Rate *r, int n, double bytes, double least) {
 
 enum { EXPERTS = 3 }; /* the index of a size */
 
-static double volume(const double *x, int n) {
+static double volume(const double *x, int n, double tile) {
     double v = 1;
-    for (int i = 0; i < n; i++) v *= i == EXPERTS ? x[i] : x[i] + 128;
+    for (int i = 0; i < n; i++) v *= i == EXPERTS ? x[i] : x[i] + tile;
     return v;
 }
 
 /* Computes the prediction from the header's bounds. */
-static double time_of_shape(const Rate *rates, int n, const Rate *x) {
+static double time_of_shape(const Rate *rates, int n, const Rate *x, double tile) {
     double low = 0, high = INFINITY, least = 0, most = INFINITY, times = 0, volumes = 0;
     for (const Rate *p = rates; p < rates + n; p++) {
         double lower[RATE_SIZES], upper[RATE_SIZES];
@@ -106,14 +106,14 @@ static double time_of_shape(const Rate *rates, int n, const Rate *x) {
             lower[i] = fmin(x->size[i], p->size[i]), upper[i] = fmax(x->size[i], p->size[i]);
             below &= p->size[i] <= x->size[i], above &= p->size[i] >= x->size[i];
         }
-        const double v = volume(p->size, x->sizes), per_volume = p->ns / v;
+        const double v = volume(p->size, x->sizes, tile), per_volume = p->ns / v;
         times += p->ns, volumes += v;
-        low = fmax(low, per_volume * volume(lower, x->sizes));
-        high = fmin(high, per_volume * volume(upper, x->sizes));
+        low = fmax(low, per_volume * volume(lower, x->sizes, tile));
+        high = fmin(high, per_volume * volume(upper, x->sizes, tile));
         if (below) least = fmax(least, p->ns);
         if (above) most = fmin(most, p->ns);
     }
-    const double estimate = volume(x->size, x->sizes) * times / volumes;
+    const double estimate = volume(x->size, x->sizes, tile) * times / volumes;
     return fmax(least, fmin(most, fmax(low, fmin(high, estimate))));
 }
 
@@ -121,10 +121,10 @@ static double time_of_shape(const Rate *rates, int n, const Rate *x) {
 static bool is_beyond(const Rate *rates, int n, const Rate *x) {
     double least = INFINITY, most = 0;
     for (int i = 0; i < n; i++) {
-        const double v = volume(rates[i].size, x->sizes);
+        const double v = volume(rates[i].size, x->sizes, 0);
         least = fmin(least, v), most = fmax(most, v);
     }
-    const double v = volume(x->size, x->sizes);
+    const double v = volume(x->size, x->sizes, 0);
     return v < least || v > most;
 }
 
@@ -145,7 +145,8 @@ double rates_time(const Rates *r, const OpDef *op, const Call *c, RateSource *so
     const Rate *rates = r->rate + i;
     const int n = run_of(rates, r->n - i, same_op);
     *source = is_beyond(rates, n, &x) ? RATE_BEYOND : RATE_MEASURED;
-    return x.sizes == 1 ? time_of_bytes(rates, n, x.size[0], r->least_ns) : time_of_shape(rates, n, &x);
+    return x.sizes == 1 ? time_of_bytes(rates, n, x.size[0], r->least_ns)
+                        : time_of_shape(rates, n, &x, r->tile);
 }
 
 /* ---- order ---- */
@@ -216,9 +217,9 @@ json_t *rates_json(const Rates *r) {
     for (int type = 0; type < DTYPES; type++)
         if (r->gemm[type] > 0) json_object_set_new(gemm, dtype_name(type), json_real(r->gemm[type]));
     for (int i = 0; i < r->n; i++) json_array_append_new(rates, rate_json(&r->rate[i]));
-    return json_pack("{s:i, s:f, s:{s:f, s:o}, s:o}", "rates_version", RATES_VERSION, "launch_us",
-                     r->launch_ns * 1e-3, "roofs", "copy_gbytes", r->copy, "gemm_gflops", gemm, "rates",
-                     rates);
+    return json_pack("{s:i, s:f, s:f, s:{s:f, s:o}, s:o}", "rates_version", RATES_VERSION, "tile", r->tile,
+                     "launch_us", r->launch_ns * 1e-3, "roofs", "copy_gbytes", r->copy, "gemm_gflops", gemm,
+                     "rates", rates);
 }
 
 /* Reads a number that is finite and at least 0. */
@@ -259,7 +260,8 @@ static bool read_all(const json_t *root, Rates *r) {
     r->rate = mem_zero(json_array_size(rates) + 1, sizeof *r->rate);
     for (size_t i = 0; i < json_array_size(rates); i++, r->n++)
         if (!read_rate(json_array_get(rates, i), &r->rate[i])) return false;
-    return read_number(json_object_get(root, "launch_us"), 1e3, &r->launch_ns) &&
+    return read_number(json_object_get(root, "tile"), 1, &r->tile) &&
+           read_number(json_object_get(root, "launch_us"), 1e3, &r->launch_ns) &&
            read_roofs(json_object_get(root, "roofs"), r);
 }
 

@@ -12,9 +12,9 @@
  * A time by bytes is interpolated linearly between measured sizes. Above the largest size, bytes/s are constant. Below
  * the smallest size too, but no time is below the shortest time in the file.
  *
- * Other ops have a roofline with measured efficiencies. Let f(x) be the product of all x_i + 128, except that 128 is not
- * added to the number of experts. f(x) has terms for a GEMM's FLOPs, memory traffic and latency; 128 is the side of a
- * GPU's tile. The estimate is f(x) times the sum of all measured times divided by the sum of their f. Each measured time
+ * Other ops have a roofline with measured efficiencies. Let f(x) be the product of all x_i + tile, except that the tile
+ * is not added to the number of experts. f(x) has terms for a GEMM's FLOPs, memory traffic and latency. The tile is 128,
+ * the side of a tile, on a GPU, and 8, the number of floats in a vector, on a CPU. The estimate is f(x) times the sum of all measured times divided by the sum of their f. Each measured time
  * t(p) limits the estimate. If larger calls are at least as efficient, then
  *
  *     t(x) <= t(p) f(max(x, p)) / f(p), and t(x) >= t(p) f(min(x, p)) / f(p), with elementwise max and min.
@@ -44,6 +44,7 @@ typedef struct Rate {
 typedef struct Rates {
     char device[200];    /* the text of device_describe */
     char date[32];       /* of the measurement */
+    double tile;         /* in the formula for GEMMs and attention */
     double launch_ns;    /* the host's time for starting an op; 0 if ops are synchronous */
     double copy;         /* bandwidth in GB/s, or 0 if not measured */
     double gemm[DTYPES]; /* GFLOP/s of a large GEMM, or 0 if not measured */

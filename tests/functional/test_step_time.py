@@ -5,7 +5,7 @@ import statistics
 from harness import *
 
 RATES = WORK / "rates.json"
-ROOFS = {"rates_version": 1, "device": "NVIDIA H200", "launch_us": 0, "rates": [],
+ROOFS = {"rates_version": 1, "device": "NVIDIA H200", "launch_us": 0, "tile": 128, "rates": [],
          "roofs": {"copy_gbytes": 4200, "gemm_gflops": {"BF16": 7e5, "F32": 5e4}}}
 
 

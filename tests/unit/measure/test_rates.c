@@ -114,7 +114,7 @@ TEST(times_of_gemms) {
         {{872, 872, 1872}, 1000 * 2.}, /* the estimate is above t(p) f(max(x, p)) / f(p) of the second rate */
         {{72, 72, 22},
          16 * 150 / 200.}}; /* the estimate is below t(p) f(min(x, p)) / f(p) of the first rate */
-    Rates r = {.rate = rows, .n = 2};
+    Rates r = {.rate = rows, .n = 2, .tile = 128};
     rates_sort(&r);
     for (size_t i = 0; i < sizeof WANTED / sizeof *WANTED; i++) {
         RateSource source;
@@ -149,7 +149,7 @@ static Rates random_rates(uint64_t *at) {
         for (int i = 0; i < p->sizes; i++) p->size[i] = 1 + draw(at, p->sizes == 1 ? 4000 : 500);
         p->ns = 1 + draw(at, 1000);
     }
-    r.copy = 1 + draw(at, 10), r.gemm[F32] = 1 + draw(at, 100);
+    r.tile = draw(at, 200), r.copy = 1 + draw(at, 10), r.gemm[F32] = 1 + draw(at, 100);
     return r;
 }
 
