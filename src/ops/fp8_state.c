@@ -40,25 +40,32 @@ static void all_reduce_max(const StateContext *c, Group group, const char *site,
                                   .device = c->device});
 }
 
-const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t rows, int64_t in, int64_t out) {
-    const bool blocks = spec.recipe == QUANT_BLOCKWISE;
-    const int64_t unit = blocks ? FP8_BLOCK : 16; /* each dimension must be a multiple of `unit` */
+/* Returns the reason for the emulation of GEMMs that need `gemms` of the device. `lacks` and `sizes` are the reasons if
+ * the device lacks them, or if the sizes do not fit. */
+static const char *reason(const Device *device, QuantSpec spec, unsigned gemms, const char *lacks, bool fits,
+                          const char *sizes) {
     if (spec.emulated) return "--fp8-emulated requests it";
-    if (!(device_fp8_gemms(device) & (blocks ? FP8_GEMM_BLOCKS : FP8_GEMM_WHOLE)))
-        return blocks ? "the device has no GEMMs with a scale for every 128 terms"
-                      : "the device has no FP8 GEMMs";
+    if (!(device_fp8_gemms(device) & gemms)) return lacks;
     if (spec.fixed_order) return "--batch-invariant-mode sums in a fixed order";
-    if (rows % unit || in % unit || out % unit)
-        return blocks ? "a layer's tokens, inputs and outputs must be multiples of 128"
-                      : "a layer's tokens, inputs and outputs must be multiples of 16";
-    return NULL;
+    return fits ? NULL : sizes;
 }
 
-/* The number of an expert's rows is arbitrary, because operands are padded. */
+const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t rows, int64_t in, int64_t out) {
+    const int64_t all = rows | in | out;
+    return spec.recipe == QUANT_BLOCKWISE
+               ? reason(device, spec, FP8_GEMM_BLOCKS,
+                        "the device has no GEMMs with a scale for every 128 terms", all % FP8_BLOCK == 0,
+                        "a layer's tokens, inputs and outputs must be multiples of 128")
+               : reason(device, spec, FP8_GEMM_WHOLE, "the device has no FP8 GEMMs", all % 16 == 0,
+                        "a layer's tokens, inputs and outputs must be multiples of 16");
+}
+
 static const char *emulation(const Quantiser *q, const Device *device, int64_t tokens) {
     const Param *w = q->weight;
-    return quantize_emulation(device, q->spec, w->spec.expert ? 0 : tokens, w->columns,
-                              w->rows / q->matrices);
+    if (!w->spec.expert) return quantize_emulation(device, q->spec, tokens, w->columns, w->rows);
+    return reason(device, q->spec, FP8_GEMM_EXPERTS, "the device has no FP8 GEMMs for experts",
+                  (w->columns | w->rows / q->matrices) % 16 == 0,
+                  "an expert's inputs and outputs must be multiples of 16");
 }
 
 /* ---- the end of a step ---- */
@@ -205,10 +212,10 @@ const Quantiser *quantize_new(Registry *r, const char *name, Param *weight, Quan
     return q;
 }
 
-int64_t quantize_layers(const Registry *r, int64_t tokens, const char **reason) {
+int64_t quantize_layers(const Registry *r, int64_t tokens, const char **why) {
     int n = 0;
-    *reason = NULL;
+    *why = NULL;
     for (const Quantiser *q; (q = state_find(r, &FP8_STATE, n)); n++)
-        if (!*reason) *reason = emulation(q, r->device, tokens);
+        if (!*why) *why = emulation(q, r->device, tokens);
     return n;
 }

@@ -80,9 +80,9 @@ static const char *cuda_path(const OpDef *op, const Call *c) {
 
 static unsigned cuda_fp8_gemms(const Device *d) {
     const int capability = cuda_of(d)->capability;
-    /* cuBLASLt supports block scales only on sm_90. */
-    const unsigned blocks = capability == 90 ? FP8_GEMM_BLOCKS : 0;
-    return capability >= 89 ? FP8_GEMM_WHOLE | blocks : 0;
+    /* On sm_90, cuBLASLt supports block scales, and grouped_fp8_tiles.cu supports experts. */
+    const unsigned more = capability == 90 ? FP8_GEMM_BLOCKS | FP8_GEMM_EXPERTS : 0;
+    return capability >= 89 ? FP8_GEMM_WHOLE | more : 0;
 }
 
 /* Adds finished measurements to their profiles. Unfinished measurements are kept, because their stream may

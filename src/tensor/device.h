@@ -19,8 +19,8 @@ typedef enum DeviceKind {
  * that of cuBLASLt's first choice, the fastest of all algorithms, or cuBLASLt's first choice. */
 typedef enum GemmTuning { GEMM_TUNING_SAME_BITS, GEMM_TUNING_FASTEST, GEMM_TUNING_OFF } GemmTuning;
 
-/* Kinds of FP8 GEMMs: a scale applies to an entire operand, or to 128 terms of a sum. */
-enum { FP8_GEMM_WHOLE = 1, FP8_GEMM_BLOCKS = 2 };
+/* Kinds of FP8 GEMMs: a scale applies to an entire operand, or to 128 terms of a sum; either, for experts. */
+enum { FP8_GEMM_WHOLE = 1, FP8_GEMM_BLOCKS = 2, FP8_GEMM_EXPERTS = 4 };
 
 /* Describes how to open a device. {0} is the CPU with one thread per core. */
 typedef struct DeviceSpec {
@@ -89,7 +89,8 @@ void device_reserve_scratch(Device *, size_t bytes);
 const char *device_describe(const Device *, char *buffer, size_t n);
 /* Returns the number of bytes of memory that are available. For the CPU, see base/host_memory.h. */
 size_t device_memory_available(const Device *);
-/* Returns a mask of the FP8 GEMMs that the device's ops may use: FP8_GEMM_WHOLE and FP8_GEMM_BLOCKS. */
+/* Returns a mask of the FP8 GEMMs that the device's ops may use: those of matrices with one scale, those with blocks,
+ * and those of experts. */
 unsigned device_fp8_gemms(const Device *);
 
 /* Returns zeroed memory. Too little memory is a fault whose message states the size and `what`. */

@@ -28,7 +28,7 @@ static bool is_native(const Setup *s) { return s->config.fp8_keep_weights || s->
  * request. */
 static Trainer *run_of(const Setup *s, Comm *comm) {
     Device *device;
-    const DeviceSpec spec = {.threads = 1, .fp8_gemms = is_native(s) ? FP8_GEMM_WHOLE : 0};
+    const DeviceSpec spec = {.threads = 1, .fp8_gemms = is_native(s) ? FP8_GEMM_WHOLE | FP8_GEMM_EXPERTS : 0};
     assert_ok(device_open(&spec, &device));
     Trainer *r = trainer_new(&s->config, NULL, comm, device);
     registry_init(r->run.model->registry, r->run.context.seed);
