@@ -1,6 +1,7 @@
 /* Computes the op ssd_scan of kernels/cpu/ssd_scan.c, which contains the formulas. The states before all chunks are
  * computed first; a thread then computes an element of y. */
 #include "kernels/cuda/mamba/ssd_scan.cuh"
+#include "kernels/cuda/mamba/ssd_tiles.cuh"
 
 template <typename T> static __global__ void scan_outputs(Scan<T> o, T *y) {
     typedef Real<T> R;
@@ -24,6 +25,7 @@ template <typename T> static __global__ void scan_outputs(Scan<T> o, T *y) {
 }
 
 extern "C" size_t cuda_plans_ssd_scan(const Call *c) {
+    if (ssd_tiles_can(c, c->in)) return ssd_tiles_bytes(c);
     const ScanSizes size = scan_sizes((const ScanAttr *)c->attr, c->in);
     return (size_t)(2 * size.steps + size.scores + size.states) * size.element;
 }
@@ -40,5 +42,8 @@ template <typename T> static void forward(const Call *c) {
 
 extern "C" void cuda_ssd_scan(const Call *c) {
     same_type("ssd_scan", c->in[0], c->out[0]);
-    if (tensor_count(c->in[0])) STORAGE_SWITCH(c->in[0]->dtype, forward<T>(c));
+    if (ssd_tiles_can(c, c->in))
+        ssd_tiles(c);
+    else if (tensor_count(c->in[0]))
+        STORAGE_SWITCH(c->in[0]->dtype, forward<T>(c));
 }

@@ -1,6 +1,7 @@
 /* Computes the op ssd_scan_grad of kernels/cpu/ssd_scan.c, which contains the formulas. After the states and their
  * gradients, separate kernels compute the gradients of x, of B and C, and of the steps and parameters. */
 #include "kernels/cuda/mamba/ssd_scan.cuh"
+#include "kernels/cuda/mamba/ssd_tiles.cuh"
 
 template <typename T> struct Grads {
     typedef Real<T> R;
@@ -203,6 +204,7 @@ static __global__ void __launch_bounds__(THREADS) step_grads(Scan<T> o, Grads<T>
 }
 
 extern "C" size_t cuda_plans_ssd_scan_grad(const Call *c) {
+    if (ssd_tiles_can(c, c->in + 1)) return ssd_tiles_grad_bytes(c);
     const ScanSizes size = scan_sizes((const ScanAttr *)c->attr, c->in + 1);
     return (size_t)(3 * size.steps + 2 * size.scores + 2 * size.states + size.sums) * size.element;
 }
@@ -250,5 +252,8 @@ template <typename T> static void backward(const Call *c) {
 extern "C" void cuda_ssd_scan_grad(const Call *c) {
     for (int i = 0; i < 2; i++) same_type("ssd_scan_grad", c->in[1], c->out[i]);
     same_type("ssd_scan_grad", c->in[1], c->in[0]);
-    STORAGE_SWITCH(c->in[1]->dtype, backward<T>(c));
+    if (ssd_tiles_can(c, c->in + 1))
+        ssd_tiles_grad(c);
+    else
+        STORAGE_SWITCH(c->in[1]->dtype, backward<T>(c));
 }
