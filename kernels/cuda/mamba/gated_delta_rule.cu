@@ -1,7 +1,9 @@
 /* Computes the op gated_delta_rule of kernels/cpu/gated_delta_rule.c, which contains the formulas. */
+#include "kernels/cuda/mamba/delta_tiles.cuh"
 #include "kernels/cuda/mamba/gated_delta_rule.cuh"
 
 extern "C" size_t cuda_plans_gated_delta_rule(const Call *c) {
+    if (delta_tiles_can(c, c->in)) return delta_tiles_bytes(c);
     const RuleSizes z = rule_sizes((const DeltaRuleAttr *)c->attr, c->in);
     return (size_t)shared_scratch(z) * z.element;
 }
@@ -18,5 +20,8 @@ template <typename T> static void forward(const Call *c) {
 
 extern "C" void cuda_gated_delta_rule(const Call *c) {
     same_type("gated_delta_rule", c->in[0], c->out[0]);
-    if (tensor_count(c->in[0])) STORAGE_SWITCH(c->in[0]->dtype, forward<T>(c));
+    if (delta_tiles_can(c, c->in))
+        delta_tiles(c);
+    else if (tensor_count(c->in[0]))
+        STORAGE_SWITCH(c->in[0]->dtype, forward<T>(c));
 }

@@ -1,6 +1,7 @@
 /* Computes the op gated_delta_rule_grad of kernels/cpu/gated_delta_rule.c, which contains the formulas. After the
  * states and their gradients, separate kernels compute the gradients of v, of q and k, and of the gates and
  * parameters. */
+#include "kernels/cuda/mamba/delta_tiles.cuh"
 #include "kernels/cuda/mamba/gated_delta_rule.cuh"
 
 template <typename T> struct Grads {
@@ -259,6 +260,7 @@ static __global__ void __launch_bounds__(THREADS) gate_grads(Rule<T> o, Grads<T>
 }
 
 extern "C" size_t cuda_plans_gated_delta_rule_grad(const Call *c) {
+    if (delta_tiles_can(c, c->in + 1)) return delta_tiles_grad_bytes(c);
     const RuleSizes z = rule_sizes((const DeltaRuleAttr *)c->attr, c->in + 1);
     return (size_t)(shared_scratch(z) + 2 * (z.values + z.products + z.states) + z.sums) * z.element;
 }
@@ -313,5 +315,8 @@ template <typename T> static void backward(const Call *c) {
 extern "C" void cuda_gated_delta_rule_grad(const Call *c) {
     for (int i = 0; i < 3; i++) same_type("gated_delta_rule_grad", c->in[1], c->out[i]);
     same_type("gated_delta_rule_grad", c->in[1], c->in[0]);
-    STORAGE_SWITCH(c->in[1]->dtype, backward<T>(c));
+    if (delta_tiles_can(c, c->in + 1))
+        delta_tiles_grad(c);
+    else
+        STORAGE_SWITCH(c->in[1]->dtype, backward<T>(c));
 }
