@@ -1,5 +1,5 @@
-/* Conversions of a tile of numbers to FP8. The hardware rounds values to nearest, ties to even, with the same results as
- * src/tensor/fp8.c. Values that overflow become the largest FP8 value, and NaN becomes 0x7f. */
+/* Conversions of a tile of numbers to FP8. The hardware rounds values to nearest, ties to even, with the same results
+ * as src/tensor/fp8.c. Values that overflow become the largest FP8 value, and NaN becomes 0x7f. */
 #pragma once
 
 #include <cuda_fp8.h>

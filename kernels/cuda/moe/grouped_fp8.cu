@@ -1,5 +1,5 @@
-/* FP8 GEMMs of all experts: c = sum_k (a a_inverse) (b b_inverse), in fp32. If grouped_fp8_tiles.cu does not support a call,
- * sums are chains of multiply-adds (ordered_gemm.cuh). c and dw are written or accumulated. */
+/* FP8 GEMMs of all experts: c = sum_k (a a_inverse) (b b_inverse), in fp32. If grouped_fp8_tiles.cu does not support a
+ * call, sums are chains of multiply-adds (ordered_gemm.cuh). c and dw are written or accumulated. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/gemm/ordered_gemm.cuh"

@@ -26,7 +26,7 @@ static const Shape SHAPES[] = {
     {.in = 16, .out = 16, .experts = MOST_EXPERTS, .n = 5, .rows = {3, 0, 130, 1, 2}, .tail = 3},
 };
 
-/* The rows of each expert are `spread` times as large as those of the previous one, so that no scale fits two experts. */
+/* The rows of each expert are larger than those of the previous one, so that no scale fits two experts. */
 static double *unequal(const int64_t *offset, const Shape *s, int64_t width, int64_t rows, uint64_t site) {
     double *x = numbers(rows * width, site, 1);
     for (int64_t e = 0; e < s->experts; e++)
