@@ -1,12 +1,13 @@
-"""`plan --rates` predicts the time of a step: from rates that `bench rates` measured here, and for each row of
-bench/results/gpu-race.json from the ops of the other rows."""
+"""`plan --rates` predicts the time of a step. Its calls and the sum of their times are those of steps measured on GPUs
+(bench/results). Each row of gpu-race.json is also predicted from the ops of the other rows."""
 import statistics
 
 from harness import *
 
+FP8 = ("fp8_format", "fp8_recipe", "fp8_keep_weights", "fp8_keep_inputs")
 RATES = WORK / "rates.json"
 ROOFS = {"rates_version": 1, "device": "NVIDIA H200", "launch_us": 0, "tile": 128, "rates": [],
-         "roofs": {"copy_gbytes": 4200, "gemm_gflops": {"BF16": 7e5, "F32": 5e4}}}
+         "roofs": {"copy_gbytes": 4200, "gemm_gflops": {"BF16": 7e5, "F32": 5e4, "F8_E4M3": 1.4e6, "F8_E5M2": 1.4e6}}}
 
 
 def predict(conf, rates, *options, expect=0):
@@ -17,46 +18,62 @@ def predict(conf, rates, *options, expect=0):
 
 
 def measured(row):
-    """Returns the rates of a measured step: of each GEMM by shape, and of each other op. If an op has calls of several
-    sizes, its time is divided in proportion to their rooflines. Asserts that the plan has the calls that ran."""
+    """Returns the rates of a measured step. If an op has calls of several sizes, its time is divided in proportion to
+    their measured times, if they are GEMMs, or to their rooflines. Asserts that the plan has the calls that ran."""
     ran = row["ours"][0]["result"]
-    _, time = predict(ROOT / f"bench/train/{row['conf']}.conf", ROOFS)
+    _, time = predict(row["path"], ROOFS, *row["options"])
     gemms, ops, rates = {}, {}, []
     for g in ran["gemm"]["gemms"]:
-        calls, us = gemms.get(key := (f"{g['op']} {g['type']}", g["m"], g["n"], g["k"]), (0, 0))
+        calls, us = gemms.get(key := (g["op"], g["m"], g["n"], g["k"]), (0, 0))
         gemms[key] = calls + g["calls"], us + g["calls"] * 2e-3 * g["m"] * g["n"] * g["k"] / g["gflops"]
     for call in time["calls"]:
-        ops.setdefault(call["op"].split()[0], []).append(call)
+        name, (m, n, k, experts) = call["op"].split()[0], [*call["size"], 1, 1, 1][:4]
+        wgrad = name.endswith("wgrad")
+        calls, us = gemms.get((name, m if wgrad else m * experts, n, k * experts if wgrad else k), (1, call["us"]))
+        ops.setdefault(name, []).append(call | {"us": us / calls})
+    assert set(ops) >= set(ran["op_ms"]) - {"fill", "copy"}, (row["path"], set(ran["op_ms"]) - set(ops))
     for name, calls in ops.items():
-        if name == "fill":  # `bench train` also counts the fills before the step
+        if name == "fill":  # `bench train` also counts the fills and copies of a few bytes before the step
             continue
-        assert ran["op_ms"][name]["calls"] == sum(c["calls"] for c in calls), (row["conf"], name, calls)
-        roof = sum(c["us"] * c["calls"] for c in calls)
-        for c in calls:
-            us, size = 1e3 * ran["op_ms"][name]["ms"] * c["us"] / roof, c["size"]
-            if ran["op_ms"][name]["family"] == "gemm":
-                m, n, k, experts = [*size, 1][:4]
-                wgrad = name == "grouped_linear_wgrad"
-                count, total = gemms[c["op"], m if wgrad else m * experts, n, k * experts if wgrad else k]
-                assert count == c["calls"], (row["conf"], c, count)
-                us = total / count
-            rates.append({"op": c["op"], "size": size, "us": us})
-    assert set(ops) >= set(ran["op_ms"]) - {"fill"}, row["conf"]
+        count, us = sum(c["calls"] for c in calls), sum(c["us"] * c["calls"] for c in calls)
+        assert ran["op_ms"][name]["calls"] == count, (row["path"], name, ran["op_ms"][name], count)
+        scale = 1e3 * ran["op_ms"][name]["ms"] / us
+        rates += [{"op": c["op"], "size": c["size"], "us": scale * c["us"]} for c in calls]
     return rates
 
 
+def steps(name):
+    """Returns the rows of a result with their options."""
+    rows = json.loads((ROOT / f"bench/results/{name}.json").read_text())["rows"]
+    for row in rows:
+        ran = row["ours"][0]["result"]
+        changed = {name: ran[name] for name in ("micro_batch_size", "global_batch_size")} | {
+            name: x for name, x in (ran["model"] | ran.get("options", {})).items() if name in FP8}
+        row["options"] = [f"--{name.replace('_', '-')}={str(x).lower()}" for name, x in changed.items()]
+        row["path"] = ROOT / f"bench/train/{row['conf']}.conf"
+    return rows
+
+
+def error(row, known, ran):
+    """Returns the relative error of the predicted time, compared with a time of the row's result."""
+    return predict(row["path"], ROOFS | {"rates": known}, *row["options"])[1]["step_ms"] / ran - 1
+
+
+# The plan's calls are those of the step, and their times add up to the time in which the GPU was not idle.
+race = steps("gpu-race")
+rates = [measured(row) for row in race]
+for row in (*race, *steps("gpu-steps-bert"), *steps("gpu-steps-t5"), *steps("gpu-fp8")):
+    families = row["ours"][0]["result"]["family_ms"]
+    e = error(row, measured(row), sum(families.values()) - families["idle"])
+    assert abs(e) < 0.002, (row["path"], e)
+
 # Leave one out: the rates of the other rows predict the step.
-rows = json.loads((ROOT / "bench/results/gpu-race.json").read_text())["rows"]
-rates, errors = {row["conf"]: measured(row) for row in rows}, []
-for row in rows:
-    conf, ran = ROOT / f"bench/train/{row['conf']}.conf", row["ours"][0]["result"]
-    step = ran["step_ms"]["median"]
-    others = [r for name, known in rates.items() if name != row["conf"] for r in known]
-    own, left_out = (predict(conf, ROOFS | {"rates": known})[1] for known in (rates[row["conf"]], others))
-    errors.append(abs(left_out["step_ms"] / step - 1))
-    print(f"{row['conf']:18} {step:8.1f} ms, predicted {left_out['step_ms']:8.1f} ms "
-          f"({left_out['step_ms'] / step - 1:+.1%}), with the row {own['step_ms'] / step - 1:+.1%}")
-    assert abs(own["step_ms"] / step - 1) < 0.02, "the step is not the sum of its ops"
+errors = []
+for row, own in zip(race, rates):
+    ran = row["ours"][0]["result"]["step_ms"]["median"]
+    e = error(row, [r for known in rates if known is not own for r in known], ran)
+    print(f"{row['conf']:18} {ran:8.1f} ms, prediction {e:+.1%}")
+    errors.append(abs(e))
 print(f"median error {statistics.median(errors):.1%}, worst {max(errors):.1%}")
 assert statistics.median(errors) < 0.08 and max(errors) < 0.12, errors
 
@@ -77,9 +94,9 @@ assert math.isclose(sum(time["family_ms"].values()), time["device_ms"])
 for options, said in ((["--ranks", 2], "one rank, but the layout has 2"),
                       (["--device", "cuda"], "plan is for a GPU: add --device cpu")):
     assert said in predict(conf, file, "--device", "cpu", *options, expect=2)[0], options
-FP8 = ["--fp8-format", "hybrid", "--fp8-recipe", "tensorwise"]
+no_fp8 = {"roofs": {"copy_gbytes": 4200, "gemm_gflops": {"BF16": 7e5}}}
 assert "no rates for fp8_gemm F8_E4M3, fp8_gemm F8_E5M2: measure" in predict(
-    ROOT / "bench/train/llama3-8b.conf", ROOFS, *FP8, expect=2)[0]
+    ROOT / "bench/train/llama3-8b.conf", ROOFS | no_fp8, "--fp8-format=hybrid", expect=2)[0]
 for broken in ({"rates_version": 2}, {"rates": None}, {"rates": [{"op": "a", "size": [], "us": 1}]}, {"launch_us": -1},
                {"rates": [{"op": "a", "size": [1], "us": "1"}]},
                {"roofs": {"copy_gbytes": 1, "gemm_gflops": {"X": 1}}}):
