@@ -254,9 +254,9 @@ static bool read_all(const json_t *root, Rates *r) {
     const char *device = json_string_value(json_object_get(root, "device")),
                *date = json_string_value(json_object_get(json_object_get(root, "provenance"), "date"));
     const json_t *rates = json_object_get(root, "rates");
-    if (!device || !json_is_array(rates) || json_array_size(rates) > RATES_MOST) return false;
+    if (!device || !date || !json_is_array(rates) || json_array_size(rates) > RATES_MOST) return false;
     snprintf(r->device, sizeof r->device, "%s", device);
-    snprintf(r->date, sizeof r->date, "%.10s", date ? date : "");
+    snprintf(r->date, sizeof r->date, "%.10s", date);
     r->rate = mem_zero(json_array_size(rates) + 1, sizeof *r->rate);
     for (size_t i = 0; i < json_array_size(rates); i++, r->n++)
         if (!read_rate(json_array_get(rates, i), &r->rate[i])) return false;

@@ -52,8 +52,9 @@ static void count_calls(const RunPlan *p, const Device *target, int64_t microbat
 /* Opens a device that stands for a GPU which is not here, and assumes that it has FP8 GEMMs. */
 static Err open_target(const Config *c, Device **out) {
     const bool gpu = c->device != ON_CPU;
-    const DeviceSpec spec = {
-        .kind = DEVICE_CPU, .threads = 1, .fp8_gemms = gpu ? FP8_GEMM_WHOLE | FP8_GEMM_BLOCKS : 0};
+    const DeviceSpec spec = {.kind = DEVICE_CPU,
+                             .threads = 1,
+                             .fp8_gemms = gpu ? FP8_GEMM_WHOLE | FP8_GEMM_BLOCKS | FP8_GEMM_EXPERTS : 0};
     return device_open(&spec, out);
 }
 

@@ -6,8 +6,9 @@ from harness import *
 
 FP8 = ("fp8_format", "fp8_recipe", "fp8_keep_weights", "fp8_keep_inputs")
 RATES = WORK / "rates.json"
-ROOFS = {"rates_version": 1, "device": "NVIDIA H200", "launch_us": 0, "tile": 128, "rates": [],
-         "roofs": {"copy_gbytes": 4200, "gemm_gflops": {"BF16": 7e5, "F32": 5e4, "F8_E4M3": 1.4e6, "F8_E5M2": 1.4e6}}}
+ROOFS = {"rates_version": 1, "device": "NVIDIA H200", "provenance": {"date": "2026-11-28"}, "launch_us": 0, "tile": 128,
+         "roofs": {"copy_gbytes": 4200, "gemm_gflops": {"BF16": 7e5, "F32": 5e4, "F8_E4M3": 1.4e6, "F8_E5M2": 1.4e6}},
+         "rates": []}
 
 
 def predict(conf, rates, *options, expect=0):
