@@ -237,7 +237,7 @@ typedef struct ExpertBiasAttr {
     double rate;
 } ExpertBiasAttr;
 
-/* Maximum head width in a GPU's fused kernels. */
+/* Largest head width that fused attention kernels support. */
 enum { ATTENTION_WIDEST = 256 };
 enum { WINDOW_OFF = -1 };
 enum { PAGE_ROWS = 64 };   /* a tile of keys never crosses the end of a page */

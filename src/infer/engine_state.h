@@ -112,7 +112,7 @@ static inline bool reports(const Engine *e, const Live *live, int64_t i) {
 bool pass_joins(const Model *, const RunContext *);
 /* Returns how many pages a cache needs for padding tokens beyond the pool's pages. */
 int64_t pass_spare_pages(const Model *, const RunContext *, int64_t page);
-/* Returns the name of a request's page `i`, computed from the request's tokens. `before` is the number of the preceding
+/* Returns the name of page `i` of a request, computed from its tokens. `before` is the number of the preceding
  * page. Only the first page's name contains the salt; all later names depend on the first. */
 static inline PageName page_name(const EngineLimits *l, const Request *r, const int32_t *tokens, int64_t i,
                                  uint64_t before) {

@@ -310,7 +310,7 @@ static void judge_elements(const Magnitudes *t, double tensor_noise, double tens
     free(noise);
 }
 
-/* Returns the smallest e for which the errors plus e times the quantity, with the given sign, are rejected. */
+/* Returns the smallest e at which errors that grow by sign * e * quantity are rejected. */
 static double power_of_error(const Moments *m, double limit, double sign, int n) {
     double low = 1e-15, high = 1e3;
     while (high > 1.0001 * low) {

@@ -18,7 +18,7 @@ typedef struct HttpOptions {
 
 /* Returns an error if this build has no HTTP server. */
 Err http_available(void);
-/* Starts to listen, and sets *port to the port number. The Served and the queue must outlive the server. */
+/* Starts listening, and sets *port to the port number. The Served and the queue must outlive the server. */
 Err http_start(const HttpOptions *, const Served *, Queue *, Http **out, int64_t *port);
 /* Closes all connections, and releases their tickets. */
 void http_stop(Http *);

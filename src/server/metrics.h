@@ -1,4 +1,4 @@
-/* The text of GET /metrics, in Prometheus's format. Metrics that vLLM also has are named as in vLLM. */
+/* The response to GET /metrics, in the Prometheus text format. Metrics that vLLM also has are named as in vLLM. */
 #pragma once
 
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* The tape's interface for the builders of ops (src/ops). */
+/* The part of the tape's interface that src/ops uses. */
 #pragma once
 
 #include "kernels/attr.h"

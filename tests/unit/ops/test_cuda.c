@@ -35,7 +35,7 @@ static const DirectCall CALLS[] = {
 #include "unit/ops/calls.def"
 #undef CALL
 };
-/* Refused calls. The messages of CPU and GPU must both contain the text. */
+/* Refused calls. The CPU's and the GPU's error messages must both contain the text. */
 static const struct {
     DirectCall call;
     const char *sentence;

@@ -535,7 +535,7 @@ TEST(progress_is_appended) {
     logged_free(&l);
 }
 
-/* Starts a run with --log-jsonl and an existing file with this text, and ends it. `said` receives the
+/* Starts and ends a run whose --log-jsonl file already contains `text`. `said` receives the
  * output. */
 static Err open_over(const char *text, int64_t iteration, Str *said, Str *content) {
     char dir[64];
