@@ -3,14 +3,13 @@
 the former are stored in bench/results/planted-bugs.json, the mutants of the latter in bench/results/mutants.json.
 
 usage: tests/mutants/table.py REPORT"""
-import json
 import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests/mutants/source")]
 import score
-from cli import Command, Failed, markdown, read_json
+from cli import Command, Failed, markdown, read_json, write_json
 
 DOCUMENT = ROOT / "docs/mutation.md"
 BUGS = ROOT / "bench/results/planted-bugs.json"
@@ -57,13 +56,13 @@ def main(a):
         begin, end = (f"<!-- tests/mutants/table.py writes {name}{rest} -->\n" for rest in ("", ", up to here"))
         head, rest = DOCUMENT.read_text().split(begin)
         text = head + begin + text + end + rest.split(end)[1]
-        found = None if of_source else json.dumps({"rows": bugs(report["records"])})
+        found = None if of_source else {"rows": bugs(report["records"])}
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
         raise Failed(f"{a.report} is no report of run.py --json, or a mark is missing in docs/mutation.md "
                      f"({e})") from None
     DOCUMENT.write_text(text)
     if found:
-        BUGS.write_text(found)
+        write_json(BUGS, found)
 
 
 command = Command(__doc__)
