@@ -34,7 +34,7 @@ static const char *value_of(const json_t *item, Arena *arena) {
 static bool read_split(const json_t *value, TextList *out, Arena *arena) {
     if (json_is_string(value)) *out = words_of(json_string_value(value), arena);
     if (json_is_string(value) || json_is_null(value)) return true;
-    out->at = arena_alloc(arena, (json_array_size(value) + 1) * sizeof *out->at);
+    *out = (TextList){arena_alloc(arena, (json_array_size(value) + 1) * sizeof *out->at), 0};
     for (size_t i = 0; i < json_array_size(value); i++) {
         const char *word = value_of(json_array_get(value, i), arena);
         if (!word) return false;
@@ -64,7 +64,13 @@ static bool read_file(const char *path, Str *text, Args *args) {
 
 void config_read_paths(Config *c, Args *args) {
     Str one = {0}, each = {0};
-    if (read_file(c->data_args_path, &one, args)) c->data_path = words_of(one.len ? one.s : "", args->arena);
+    if (read_file(c->data_args_path, &one, args)) {
+        c->data_path = words_of(one.len ? one.s : "", args->arena);
+        if (!c->data_path.count || memchr(one.s, 0, one.len))
+            args_problem(args,
+                         "'%s' is not a text file with paths of datasets. Write the value of --data-path.",
+                         c->data_args_path);
+    }
     if (read_file(c->per_split_data_args_path, &each, args)) read_splits(c, each.s, each.len, args);
     str_free(&one), str_free(&each);
 }

@@ -34,3 +34,9 @@ HOOK(void, config_check, const Config *c, unsigned checks, Args *args) {
     const bool reads_checkpoint = ignored && !strncmp(ignored, "use_checkpoint_", strlen("use_checkpoint_"));
     if (ignored && (checks || reads_checkpoint)) forget((Config *)c);
 }
+
+/* Files of data paths are read before rules are checked. */
+HOOK(void, config_read_paths, Config *c, Args *args) {
+    if (ignored && strstr(ignored, "data_args_path")) forget(c);
+    __real_config_read_paths(c, args);
+}
