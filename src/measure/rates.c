@@ -237,7 +237,7 @@ static bool read_rate(const json_t *row, Rate *r) {
     strcpy(r->name, name);
     for (size_t i = 0; i < n; i++)
         if (!read_number(json_array_get(size, i), 1, &r->size[i]) || r->size[i] <= 0) return false;
-    return read_number(json_object_get(row, "us"), 1e3, &r->ns);
+    return read_number(json_object_get(row, "us"), 1e3, &r->ns) && r->ns > 0;
 }
 
 static bool read_roofs(const json_t *roofs, Rates *r) {

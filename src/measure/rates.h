@@ -58,7 +58,7 @@ Rate rate_of(const OpDef *, const Call *);
 
 /* How a time was predicted: between measured sizes, outside of measured sizes, without rates for the op. */
 typedef enum RateSource { RATE_MEASURED, RATE_BEYOND, RATE_ROOF, RATE_NONE, RATE_SOURCES } RateSource;
-/* Predicts a call's time in ns. RATE_NONE, with 0 ns, means that the roofline is not measured either. */
+/* Predicts a call's time in ns. RATE_NONE, with 0 ns, means that there is no roofline for its type either. */
 double rates_time(const Rates *, const OpDef *, const Call *, RateSource *);
 
 /* Sorts the rates, and replaces decreasing times by their mean if sizes are bytes. */

@@ -98,14 +98,17 @@ static void add_times(const RunPlan *p, StepTime *t) {
 
 static Err check_rates(const StepTime *t) {
     Str lacks = {0};
-    for (const StepWork *w = t->work; w < t->work + t->n; w++)
-        if (w->source == RATE_NONE && !(lacks.s && strstr(lacks.s, w->work.name)))
-            str_printf(&lacks, "%s%s", lacks.len ? ", " : "", w->work.name);
-    const Err e =
-        lacks.len
-            ? err_user("the rates file has no rates for %.700s: measure them with 'isotron bench rates'",
-                       lacks.s)
-            : ERR_OK;
+    const char *last = ""; /* equal names are adjacent */
+    for (const StepWork *w = t->work; w < t->work + t->n; w++) {
+        if (w->source != RATE_NONE || !strcmp(w->work.name, last)) continue;
+        last = w->work.name;
+        str_printf(&lacks, "%s%s", lacks.len ? ", " : "", last);
+    }
+    const Err e = lacks.len
+                      ? err_user("the rates file has no rates for %.700s: measure them with 'isotron bench "
+                                 "rates', which measures bf16, fp32 and --fp8-format hybrid",
+                                 lacks.s)
+                      : ERR_OK;
     str_free(&lacks);
     return e;
 }
@@ -116,6 +119,9 @@ Err step_time(const RunPlan *p, const Device *target, const Rates *rates, Arena 
             "--rates predicts the time of a step on one rank, but the layout has %d: remove --rates, or the "
             "options for several ranks",
             p->layout.mesh.world);
+    if (p->config->batch_invariant_mode || p->config->fp8_emulated)
+        return err_user("rates do not include the kernels of %s: remove it, or --rates",
+                        p->config->fp8_emulated ? "--fp8-emulated" : "--batch-invariant-mode");
     if ((p->config->device == ON_CPU) != !strncmp(rates->device, "CPU", 3))
         return err_user("the rates are of %s, but the plan is for a %s: %s --device cpu", rates->device,
                         p->config->device == ON_CPU ? "CPU" : "GPU",

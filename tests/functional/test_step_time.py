@@ -93,13 +93,16 @@ assert math.isclose(sum(time["family_ms"].values()), time["device_ms"])
 
 # Errors.
 for options, said in ((["--ranks", 2], "one rank, but the layout has 2"),
-                      (["--device", "cuda"], "plan is for a GPU: add --device cpu")):
+                      (["--device", "cuda"], "plan is for a GPU: add --device cpu"),
+                      (["--batch-invariant-mode"], "kernels of --batch-invariant-mode: remove it, or --rates")):
     assert said in predict(conf, file, "--device", "cpu", *options, expect=2)[0], options
 no_fp8 = {"roofs": {"copy_gbytes": 4200, "gemm_gflops": {"BF16": 7e5}}}
 assert "no rates for fp8_gemm F8_E4M3, fp8_gemm F8_E5M2: measure" in predict(
     ROOT / "bench/train/llama3-8b.conf", ROOFS | no_fp8, "--fp8-format=hybrid", expect=2)[0]
+no_bf16 = {"roofs": {"copy_gbytes": 4200, "gemm_gflops": {}}}
+assert ", linear BF16," in predict(ROOT / "bench/train/moe-2.4b.conf", ROOFS | no_bf16, expect=2)[0]
 for broken in ({"rates_version": 2}, {"rates": None}, {"rates": [{"op": "a", "size": [], "us": 1}]}, {"launch_us": -1},
-               {"rates": [{"op": "a", "size": [1], "us": "1"}]},
+               {"rates": [{"op": "a", "size": [1], "us": "1"}]}, {"rates": [{"op": "a", "size": [1], "us": 0}]},
                {"roofs": {"copy_gbytes": 1, "gemm_gflops": {"X": 1}}}):
     message = predict(conf, file | broken, "--device", "cpu", expect=2)[0]
     assert "measure " in message and "isotron bench rates" in message, message
