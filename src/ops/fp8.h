@@ -80,10 +80,10 @@ typedef struct QuantRows {
 
 /* Returns the state [matrices, 1 + history] that quantizes x in this forward pass, or in this node's backward pass. x
  * is this rank's part of an operand whose SPMD type is `type`. Returns NULL if there is no quantizer, or if scales
- * are blockwise. In a training step, quantize_state adds the amax of x to the history or, if `native` is true,
+ * are blockwise. In a training step, quantize_state adds the amax of x to the history or, if `values` is true,
  * quantize_values does. */
 Tensor *quantize_state(Tape *, const Quantiser *, QuantRole, Tensor *x, const QuantRows *, SpmdType type,
-                       bool native);
+                       bool values);
 /* Returns x as an operand of an emulated FP8 GEMM, which sums over x's rows (tokens) or columns. The operand is
  * an fp32 tensor, which the caller must free with tape_drop. If there is no quantizer, returns x itself. */
 typedef enum QuantSum { QUANT_OVER_COLUMNS, QUANT_OVER_ROWS } QuantSum;
@@ -101,7 +101,7 @@ typedef struct QuantValues {
     /* a mask of 1 << QuantSum: the operands that, with their inverses, quantize_drop does not free */
     unsigned kept;
 } QuantValues;
-/* The requested operands, as masks of 1 << QuantSum. If a tensor has one scale, one pass over x computes both
+/* The requested operands, as masks of 1 << QuantSum. If a tensor has one scale, or its rows are grouped by expert, one pass over x computes both
  * operands. */
 typedef struct QuantWanted {
     unsigned sums;

@@ -63,9 +63,11 @@ const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t row
 static const char *emulation(const Quantiser *q, const Device *device, int64_t tokens) {
     const Param *w = q->weight;
     if (!w->spec.expert) return quantize_emulation(device, q->spec, tokens, w->columns, w->rows);
+    const bool wide = w->value.dtype == F32;
     return reason(device, q->spec, FP8_GEMM_EXPERTS, "the device has no FP8 GEMMs for experts",
-                  (w->columns | w->rows / q->matrices) % 16 == 0,
-                  "an expert's inputs and outputs must be multiples of 16");
+                  !wide && (w->columns | w->rows / q->matrices) % 16 == 0,
+                  wide ? "FP8 GEMMs of experts write only 16-bit outputs"
+                       : "an expert's inputs and outputs must be multiples of 16");
 }
 
 /* ---- the end of a step ---- */

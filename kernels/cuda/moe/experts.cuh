@@ -11,8 +11,8 @@ struct Experts {
 };
 
 struct RowTile {
-    int64_t expert, first,
-        rows; /* expert: Experts.count for rows after the last expert's rows; -1 for a surplus tile */
+    int64_t expert; /* Experts.count for rows after the last expert's rows; -1 for a surplus tile */
+    int64_t first, rows;
 };
 
 /* Returns the expert and the rows of tile number `tile`. An expert's tiles begin at the expert's first row.

@@ -323,7 +323,7 @@ static bool fits(const Tensor *t) {
 bool grouped_fp8_tiles_can(const Call *c, bool wgrad) {
     const Fp8GemmAttr *attr = (const Fp8GemmAttr *)c->attr;
     const Tensor *out = c->out[0];
-    return has_warpgroups(cuda_of(c->device)) && !attr->fixed_order && c->in[4]->dim[0] <= MOST_EXPERTS &&
+    return has_warpgroups(cuda_of(c->device)) && !attr->fixed_order && c->in[4]->dim[0] - 1 <= MOST_EXPERTS &&
            c->in[1]->dtype == F8E4M3 && c->in[2]->dtype == F32 && c->in[3]->dtype == F32 &&
            (dtype_is_16bit((DType)out->dtype) || (wgrad && out->dtype == F32)) &&
            attr->b == (attr->a == FP8_WHOLE ? FP8_WHOLE
