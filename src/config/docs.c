@@ -100,7 +100,7 @@ void config_options_md(Str *out) {
         "Megatron-LM does not have.\n"
         "In the text, `none` means that the option is not given. ARCH options change the model's function or "
         "shapes, and are stored in checkpoints.\nNUMERIC options change only rounding. LAYOUT options change "
-        "only how the work is distributed.\n");
+        "only how the work is distributed. Options without a class change neither.\n");
     for (int i = 0; i < OPTIONS; i++) {
         if (CONFIG_ROWS[i].type == ARG_GROUP)
             str_printf(out, "\n## %s\n\n", CONFIG_ROWS[i].names);
