@@ -124,7 +124,7 @@ typedef struct Derived {
     uint64_t random_seed; /* seed for sampling */
 } Derived;
 
-/* The maximum value of --mtp-num-layers. */
+/* The maximum value of --mtp-num-layers, and the maximum number of letters of an MTP layer. */
 enum { MTP_LAYERS = 7, MTP_BRANCHES = 8 };
 
 /* The values of all options. A field without a value is I64_UNSET, NaN, NULL or an empty list (args.h). */

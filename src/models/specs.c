@@ -79,6 +79,8 @@ static BranchId kind_of(char letter) {
     return kind;
 }
 
+_Static_assert((int)MTP_BRANCHES <= (int)LAYER_BRANCHES, "an MTP layer is one layer with several branches");
+
 static LayerSpec layer_spec(const LayerPlace *p, const char *letters) {
     static void (*const SPECS[])(const LayerPlace *, BranchSpec *) = {
 #define BRANCH(kind, ...) kind##_spec,

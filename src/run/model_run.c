@@ -75,7 +75,7 @@ void model_run_new(ModelRun *r, const Config *c, Comm *comm, Device *device, Mod
         .at_once = at_once_axes(c),
         /* In a model with experts, memory cannot be registered, because the offsets of activations differ
          * between ranks. */
-        .registered = comm && c->use_nccl_ub && !c->derived.num_moe_layers,
+        .registered = comm && c->use_nccl_ub && !i64_is_set(c->num_experts),
         .keeps_gathered = c->keep_gathered_inputs,
         .postpones_experts = c->overlap_dispatch_backward_with_experts_wgrad,
         .layout = comm ? &r->layout : NULL,

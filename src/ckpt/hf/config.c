@@ -199,7 +199,8 @@ static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, c
                            Str *out) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
-    const bool dense = lacks_experts(rows, n, filled), no_mamba = !config_has_letter(filled, 'M');
+    const bool dense = lacks_experts(rows, n, filled),
+               no_mamba = hf_hybrid_row(rows, n) && !config_has_letter(filled, 'M');
     HfWriter w = {filled, tokens, NULL, t->family};
     const bool bert = filled->model == MODEL_bert;
     const size_t name = strcspn(t->architecture, "F"), length = strlen(t->architecture);
