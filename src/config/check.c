@@ -182,7 +182,8 @@ static bool valid_rope_pattern(const Config *c) {
 }
 
 static bool valid_linear_pattern(const Config *c) {
-    if (!config_has_delta_net(c) || c->num_layers < 1 || c->num_layers > 65536) return true;
+    if (!config_has_delta_net(c) || c->model == MODEL_t5 || c->num_layers < 1 || c->num_layers > 65536)
+        return true;
     bool *linear = mem_zero((size_t)c->num_layers, sizeof *linear);
     bool valid = config_linear_layers(c, linear);
     free(linear);
