@@ -1,6 +1,7 @@
 /* Tests the sizes of calls, predictions that are calculated by hand, and that predictions are monotone. */
 #include "unit/cmocka_all.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -74,8 +75,11 @@ static double linear_time(const Rates *r, const int64_t *s, RateSource *source) 
     return rates_time(r, &OPS[OP_linear], &(Call){.in = {&x, &w}, .out = {&y}}, source);
 }
 
+/* An interpolated time is the result of fewer than 64 rounded operations. */
+#define ROUNDING (64 * DBL_EPSILON)
+
 static void check_near(double a, double b) {
-    if (fabs(a - b) > 1e-9 * fabs(b)) fail_msg("%.12g, not %.12g", a, b);
+    if (fabs(a - b) > ROUNDING * fabs(b)) fail_msg("%.12g, not %.12g", a, b);
 }
 
 /* The times at 2400 and 3600 bytes decrease, so both become their mean, 55. Two rates for 1200 bytes become 15. */
@@ -173,7 +177,7 @@ TEST(predictions_are_monotone) {
         RateSource source;
         for (int i = 0; i < 4; i++)
             small[i] = 1 + draw(&at, 600), large[i] = small[i] + (draw(&at, 2) ? draw(&at, 400) : 0);
-        const double least = 1 - 1e-12, sum = add_time(&fast, 12 * small[3], &source),
+        const double least = 1 - ROUNDING, sum = add_time(&fast, 12 * small[3], &source),
                      gemm = linear_time(&fast, small, &source);
         assert_true(add_time(&fast, 12 * large[3], &source) >= sum * least);
         assert_true(add_time(&slow, 12 * small[3], &source) >= sum * least);

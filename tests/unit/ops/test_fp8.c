@@ -15,7 +15,7 @@
 #include "ops/fp8.h"
 #include "ops/linear.h"
 #include "param/fp8_weights.h"
-#include "unit/ops/fp8_reference.h"
+#include "unit/ops/fp8_layer.h"
 #include "unit/zero_grads.h"
 
 /* ---- scales ---- */
@@ -98,42 +98,6 @@ typedef struct Size {
     int64_t s, b, in, out;
 } Size;
 
-typedef struct Layer {
-    Device *device;
-    Registry *registry;
-    Param *w;
-    const Quantiser *quantiser;
-    Space *slot, *transient;
-    RunContext context;
-    Tape *tape;
-} Layer;
-
-/* If `native`, the device multiplies FP8 values. */
-static void layer_open(Layer *l, QuantSpec spec, Size size, bool native) {
-    *l = (Layer){.device = fp8_cpu(native ? FP8_GEMM_WHOLE | FP8_GEMM_BLOCKS : 0),
-                 .registry = registry_new(NULL)};
-    l->w = param_add(l->registry, (ParamSpec){.name = "w",
-                                              .ndim = 2,
-                                              .dim = {size.out, size.in},
-                                              .tp_split = SPLIT_NONE,
-                                              .init = {INIT_NORMAL, 1}});
-    l->quantiser = quantize_new(l->registry, "layer", l->w, spec);
-    registry_allocate(l->registry, l->device, F64, true);
-    registry_init(l->registry, 7);
-    l->slot = space_new(l->device, "slot", SPACE_UNPLANNED);
-    l->transient = space_new(l->device, "transient", SPACE_UNPLANNED);
-    l->context = (RunContext){.device = l->device, .dtype = F64};
-    l->tape = tape_new(&l->context, l->slot, l->transient);
-}
-
-static void layer_close(Layer *l) {
-    tape_free(l->tape);
-    space_free(l->slot), space_free(l->transient);
-    states_free(l->registry);
-    registry_free(l->registry);
-    device_free(l->device);
-}
-
 /* The operands' blocks, in a GEMM over columns and in a GEMM over rows. */
 typedef struct Blocks {
     int64_t high, wide;
@@ -163,7 +127,8 @@ static void check_layer(QuantSpec spec, Way way) {
     const Size size = native ? (Size){128, 2, 384, 128} : (Size){131, 2, 260, 133};
     const int64_t ROWS = size.s * size.b, IN = size.in, OUT = size.out;
     Layer l;
-    layer_open(&l, spec, size, native);
+    layer_open(&l, spec, (ParamSpec){.dim = {size.out, size.in}},
+               native ? FP8_GEMM_WHOLE | FP8_GEMM_BLOCKS : 0);
     assert_int_equal(!quantize_emulation(l.device, spec, ROWS, IN, OUT), native);
     assert_int_equal(l.w->value.dtype, spec.store_weights ? F8E4M3 : F64);
     const StateContext state = {.device = l.device, .tokens = ROWS, .training = true};

@@ -8,7 +8,7 @@
 #include "ops/fp8.h"
 #include "ops/grouped.h"
 #include "param/fp8_weights.h"
-#include "unit/ops/fp8_reference.h"
+#include "unit/ops/fp8_layer.h"
 #include "unit/zero_grads.h"
 
 enum { MOST_EXPERTS = 256 };
@@ -35,45 +35,16 @@ static double *unequal(const int64_t *offset, const Shape *s, int64_t width, int
     return x;
 }
 
-typedef struct Experts {
-    Device *device;
-    Registry *registry;
-    Param *w;
-    const Quantiser *quantiser;
-    Space *slot, *transient;
-    RunContext context;
-    Tape *tape;
-} Experts;
-
-static void experts_open(Experts *l, QuantSpec spec, const Shape *s) {
-    *l = (Experts){.device = fp8_cpu(FP8_GEMM_EXPERTS), .registry = registry_new(NULL)};
-    l->w = param_add(l->registry, (ParamSpec){.name = "w",
-                                              .ndim = 2,
-                                              .dim = {s->experts * s->out, s->in},
-                                              .tp_split = SPLIT_NONE,
-                                              .expert = true,
-                                              .groups = s->experts,
-                                              .n_parts = 1,
-                                              .parts = {{"whole", s->out}},
-                                              .init = {INIT_NORMAL, 1}});
-    l->quantiser = quantize_new(l->registry, "layer", l->w, spec);
-    registry_allocate(l->registry, l->device, F64, true);
-    registry_init(l->registry, 7);
+static void experts_open(Layer *l, QuantSpec spec, const Shape *s) {
+    const ParamSpec weight = {.dim = {s->experts * s->out, s->in},
+                              .expert = true,
+                              .groups = s->experts,
+                              .n_parts = 1,
+                              .parts = {{"whole", s->out}}};
+    layer_open(l, spec, weight, FP8_GEMM_EXPERTS);
     double *w = l->w->master.data;
     for (int64_t i = 0, each = s->out * s->in; i < s->experts * each; i++)
         w[i] *= ldexp(1.21, (int)(i / each % 5));
-    l->slot = space_new(l->device, "slot", SPACE_UNPLANNED);
-    l->transient = space_new(l->device, "transient", SPACE_UNPLANNED);
-    l->context = (RunContext){.device = l->device, .dtype = F64};
-    l->tape = tape_new(&l->context, l->slot, l->transient);
-}
-
-static void experts_close(Experts *l) {
-    tape_free(l->tape);
-    space_free(l->slot), space_free(l->transient);
-    states_free(l->registry);
-    registry_free(l->registry);
-    device_free(l->device);
 }
 
 /* The operands of one step and its results. */
@@ -89,7 +60,7 @@ static void count_casts(void *arg, const OpDef *op, const Call *c) {
 }
 
 /* Returns the number of casts. */
-static int run_step(Experts *l, const Shape *s, Step *p, int64_t tail) {
+static int run_step(Layer *l, const Shape *s, Step *p, int64_t tail) {
     int casts = 0;
     zero_grads(l->registry);
     tape_begin(l->tape, &RECORDING);
@@ -133,7 +104,7 @@ static void expect_expert(const Step *p, const Shape *s, QuantSpec spec, int64_t
 }
 
 static void check_experts(QuantSpec spec, const Shape *s) {
-    Experts l;
+    Layer l;
     Step p = {0};
     experts_open(&l, spec, s);
     for (int64_t e = 0; e < s->experts; e++) p.offset[e + 1] = p.offset[e] + s->rows[e % s->n];
@@ -158,7 +129,7 @@ static void check_experts(QuantSpec spec, const Shape *s) {
             expect_expert(&p, s, spec, e);
     }
     free(p.x), free(p.dy), free(p.y), free(p.dx);
-    experts_close(&l);
+    layer_close(&l);
 }
 
 TEST(experts_are_separate_layers) {
