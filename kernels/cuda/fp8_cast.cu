@@ -184,8 +184,6 @@ template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_
 
 /* ---- launches ---- */
 
-static int64_t width_of(const Tensor *states) { return states ? tensor_width(states) : 0; }
-
 static int64_t matrices_of(const Call *c) {
     const int64_t n = ((const Fp8CastAttr *)c->attr)->matrices;
     return n ? n : 1;

@@ -17,6 +17,9 @@ enum {
     HIGHEST_STACK = 4 /* a stack of at most 2^4 tiles, whose columns are 2 KB long in yt */
 };
 
+/* Returns the distance between the states of matrices, or 0 if there are no states. */
+static inline int64_t width_of(const Tensor *states) { return states ? tensor_width(states) : 0; }
+
 template <__nv_fp8_interpretation_t F> constexpr float MOST = F == __NV_E4M3 ? 448.0f : 57344.0f;
 
 #define FORMAT_SWITCH(dtype, ...)                                                                            \

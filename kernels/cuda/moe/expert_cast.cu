@@ -258,8 +258,6 @@ static __global__ void cast_spans(ExpertCast c, bool turns) {
 
 /* ---- launches ---- */
 
-static int64_t width_of(const Tensor *states) { return states ? tensor_width(states) : 0; }
-
 static ExpertCast cast_of(const Call *c) {
     const Tensor *x = c->in[0];
     ExpertCast cast = {};
