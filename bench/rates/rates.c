@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/isolated.h"
 #include "base/mem.h"
 #include "bench/head.h"
 #include "kernels/attr.h"
@@ -15,53 +16,69 @@
 #include "measure/peaks.h"
 #include "measure/rates.h"
 
-enum { TYPES = 2, CPU_BYTES = 1 << 29 };
-static const char *const NAMES[TYPES] = {"bf16", "fp32"};
-static const DType TYPE[TYPES] = {BF16, F32};
+enum { TYPES = 3, CPU_BYTES = 1 << 29, SKIPPED = -1 };
+static const char *const NAMES[TYPES] = {"bf16", "fp32", "fp16"};
+static const DType TYPE[TYPES] = {BF16, F32, F16};
+
+typedef enum ItemKind { ITEM_CALL, ITEM_COPY_AND_LAUNCH, ITEM_LARGE_GEMM } ItemKind;
+typedef struct Item {
+    ItemKind kind;
+    KernelCase c;
+    DType type;
+    Rate rate; /* name and size of the call */
+} Item;
+
+/* Results. The processes that measure share this memory with the process that writes the file. */
+typedef struct Shared {
+    Err error;
+    char device[200];
+    bool discrete;
+    int threads, at; /* at: the item that is being measured */
+    int64_t start;   /* when its measurement began */
+    double copy, launch_ns, gemm[DTYPES];
+    double ns[]; /* of each call; SKIPPED if it failed */
+} Shared;
 
 typedef struct Session {
     const BenchRates *options;
-    Device *device;
     regex_t filter;
-    bool counts;   /* count calls instead of measuring them */
-    int64_t calls; /* number of counted calls */
-    double each;   /* seconds per call */
-    DType type;
-    Rates rates;
-    int room;
+    Arena *arena; /* attributes of calls */
+    Item *item;   /* [n] */
+    int n, room;
+    DType type;  /* of the items that are added */
+    double each; /* seconds per call */
+    Shared *shared;
+    json_t *skipped;
+    int64_t begin, written; /* times */
 } Session;
 
 /* ---- a call ---- */
 
 /* Returns whether a row in its size for GPUs is measured. A CPU measures only ops without FLOPs, in less memory. */
-static bool fits(const Session *s, const KernelCase *c) {
+static bool fits(const Session *s, OpNumber op, const Call *c) {
+    return s->options->device != DEVICE_CPU || (work_flops(op, c) <= 0 && work_bytes(op, c) <= CPU_BYTES);
+}
+
+static void add_item(Session *s, Item x) {
+    if (s->n == s->room) s->item = mem_grow(s->item, (size_t)(s->room = 2 * s->room + 256), sizeof x);
+    s->item[s->n++] = x;
+}
+
+static void add_sized(Session *s, const KernelCase *c, bool large) {
     Tensor operand[CALL_IN + CALL_OUT];
     Call call = {.attr = c->attr};
+    if (regexec(&s->filter, OPS[c->op].name, 0, NULL, 0)) return;
     for (int i = 0; i < CALL_IN + CALL_OUT; i++) {
         const CaseOperand *o = i < CALL_IN ? &c->in[i] : &c->out[i - CALL_IN];
         if (!o->ndim) continue;
         operand[i] = case_tensor(o, s->type);
         *(i < CALL_IN ? &call.in[i] : &call.out[i - CALL_IN]) = &operand[i];
     }
-    return device_is_discrete(s->device) ||
-           (work_flops(c->op, &call) <= 0 && work_bytes(c->op, &call) <= CPU_BYTES);
+    const Item x = {ITEM_CALL, *c, s->type, rate_of(&OPS[c->op], &call)};
+    if (x.rate.size[0] > 0 && (!large || fits(s, c->op, &call))) add_item(s, x);
 }
 
-static void add(Session *s, const KernelCase *c) {
-    if (regexec(&s->filter, OPS[c->op].name, 0, NULL, 0)) return;
-    if (s->counts) {
-        s->calls++;
-        return;
-    }
-    BenchCalls *b = bench_calls_new(s->device, c, s->type);
-    Rate r = rate_of(&OPS[c->op], bench_calls_shape(b));
-    r.ns = bench_calls_time(b, s->each).ns;
-    bench_calls_free(b);
-    if (r.size[0] <= 0) return;
-    if (s->rates.n == s->room)
-        s->rates.rate = mem_grow(s->rates.rate, (size_t)(s->room = 2 * s->room + 256), sizeof r);
-    s->rates.rate[s->rates.n++] = r;
-}
+static void add(Session *s, const KernelCase *c) { add_sized(s, c, false); }
 
 /* ---- the grids ---- */
 
@@ -114,14 +131,15 @@ static void add_experts(Session *s, int64_t experts, int64_t rows, int64_t n, in
 }
 
 static void add_attention(Session *s, int64_t length, int64_t heads, int64_t width, bool causal) {
-    const AttentionAttr attr = {
+    AttentionAttr *attr = arena_alloc(s->arena, sizeof *attr);
+    *attr = (AttentionAttr){
         .scale = 1 / sqrt((double)width), .window_left = WINDOW_OFF, .window_right = causal ? 0 : WINDOW_OFF};
     const CaseOperand x = operand(5, (int64_t[]){length, 1, heads, 1, width});
     CaseOperand sums = operand(4, (int64_t[]){1, heads, 1, length});
     sums.dtype = CASE_PRECISE;
-    add(s, &(KernelCase){.op = OP_attention, .attr = &attr, .in = {x, x, x}, .out = {x, sums}});
+    add(s, &(KernelCase){.op = OP_attention, .attr = attr, .in = {x, x, x}, .out = {x, sums}});
     add(s,
-        &(KernelCase){.op = OP_attention_grad, .attr = &attr, .in = {x, x, x, x, x, sums}, .out = {x, x, x}});
+        &(KernelCase){.op = OP_attention_grad, .attr = attr, .in = {x, x, x, x, x, sums}, .out = {x, x, x}});
 }
 
 typedef struct List {
@@ -151,26 +169,39 @@ static void add_grid(Session *s, const Grid *g) {
     }
 }
 
-/* ---- all ---- */
+/* Adds all calls of one type. Rows whose operands have fixed types are measured again, which makes their mean better. */
+static void add_type(Session *s) {
+    for (int i = 0; i < kernel_case_count(); i++) {
+        add(s, kernel_case(CASE_TEST, i)), add(s, kernel_case(CASE_CPU, i));
+        add_sized(s, kernel_case(CASE_GPU, i), true);
+    }
+    add_grid(s, s->options->device == DEVICE_CPU ? &SMALL : &LARGE);
+}
 
-static Err open_device(Session *s) {
+static Err add_all(Session *s) {
+    ERR_RETURN(text_list_check(&s->options->types, "dtype", NAMES, TYPES));
+    for (int t = 0; t < TYPES; t++) {
+        if (s->options->types.count ? !text_list_selects(&s->options->types, NAMES[t]) : TYPE[t] == F16)
+            continue;
+        s->type = TYPE[t];
+        if (!s->n) add_item(s, (Item){.kind = ITEM_COPY_AND_LAUNCH, .type = s->type});
+        add_item(s, (Item){.kind = ITEM_LARGE_GEMM, .type = s->type});
+        add_type(s);
+    }
+    s->each = s->options->seconds / s->n;
+    return ERR_OK;
+}
+
+/* ---- measuring, in a separate process ---- */
+
+static Err open_device(const Session *s, DType type, Device **out) {
     const BenchRates *o = s->options;
     const DeviceSpec spec = {.kind = o->device,
                              .threads = (int)o->threads,
                              .any_order = !o->deterministic,
-                             .gemm_tuning = dtype_is_16bit(s->type) ? o->tuning : GEMM_TUNING_OFF};
-    device_free(s->device);
-    return device_open(&spec, &s->device);
-}
-
-/* Adds all calls of one type. Rows whose operands have fixed types are measured again, which makes their mean better. */
-static void add_type(Session *s) {
-    for (int i = 0; i < kernel_case_count(); i++) {
-        const KernelCase *largest = kernel_case(CASE_GPU, i);
-        add(s, kernel_case(CASE_TEST, i)), add(s, kernel_case(CASE_CPU, i));
-        if (fits(s, largest)) add(s, largest);
-    }
-    add_grid(s, device_is_discrete(s->device) ? &LARGE : &SMALL);
+                             .gemm_tuning = dtype_is_16bit(type) ? o->tuning : GEMM_TUNING_OFF};
+    device_free(*out);
+    return device_open(&spec, out);
 }
 
 /* Measures the host's time for starting an op: the time of calls that do not wait for the device. */
@@ -190,50 +221,146 @@ static double launch_time(Device *d) {
     return ns;
 }
 
-static Err measure(Session *s, const bool wanted[TYPES]) {
-    for (int pass = 0; pass < 2; pass++) {
-        s->counts = !pass;
-        for (int t = 0; t < TYPES; t++) {
-            if (!wanted[t]) continue;
-            s->type = TYPE[t];
-            ERR_RETURN(open_device(s));
-            if (pass) s->rates.gemm[s->type] = bench_roof_gemm(s->device, s->type);
-            add_type(s);
-        }
-        s->each = s->options->seconds / fmax((double)s->calls, 1);
+static void measure_item(const Session *s, const Item *x, Device *d) {
+    Shared *out = s->shared;
+    if (x->kind == ITEM_COPY_AND_LAUNCH) {
+        device_describe(d, out->device, sizeof out->device);
+        out->discrete = device_is_discrete(d), out->threads = d->pool ? pool_threads(d->pool) : 0;
+        out->copy = bench_roof_copy(d), out->launch_ns = launch_time(d);
+    } else if (x->kind == ITEM_LARGE_GEMM) {
+        out->gemm[x->type] = bench_roof_gemm(d, x->type);
+    } else {
+        BenchCalls *b = bench_calls_new(d, &x->c, x->type);
+        out->ns[x - s->item] = bench_calls_time(b, s->each).ns;
+        bench_calls_free(b);
     }
-    s->rates.copy = bench_roof_copy(s->device);
-    s->rates.launch_ns = launch_time(s->device);
-    s->rates.tile = device_is_discrete(s->device) ? 128 : 8;
-    return ERR_OK;
 }
 
-static Err write_rates(Session *s) {
-    char described[200];
-    const int threads = s->device->pool ? pool_threads(s->device->pool) : 0;
-    json_t *all = bench_head("rates", device_describe(s->device, described, sizeof described), 1, "none",
-                             threads),
-           *rates = rates_json(&s->rates);
+/* Measures items from `at`, until all are measured or this process fails. */
+static void measure(void *arg) {
+    const Session *s = arg;
+    Shared *out = s->shared;
+    Device *d = NULL;
+    for (int type = -1; out->at < s->n; out->at++) {
+        const Item *x = &s->item[out->at];
+        out->start = clock_ns();
+        if (out->ns[out->at] == SKIPPED) continue;
+        if (type != (int)x->type) out->error = open_device(s, x->type, &d), type = (int)x->type;
+        if (out->error.code) return;
+        measure_item(s, x, d);
+    }
+    device_free(d);
+}
+
+/* ---- the file ---- */
+
+/* Returns the rates that are known so far. The caller releases them. */
+static Rates rates_now(const Session *s) {
+    const Shared *x = s->shared;
+    Rates r = {.tile = x->discrete ? 128 : 8, .copy = x->copy, .launch_ns = x->launch_ns};
+    memcpy(r.gemm, x->gemm, sizeof r.gemm);
+    r.rate = mem_zero((size_t)s->n, sizeof *r.rate);
+    for (int i = 0; i < s->n; i++)
+        if (x->ns[i] > 0) r.rate[r.n] = s->item[i].rate, r.rate[r.n++].ns = x->ns[i];
+    rates_sort(&r);
+    return r;
+}
+
+static Err write_rates(const Session *s) {
+    Rates r = rates_now(s);
+    json_t *all = bench_head("rates", s->shared->device, 1, "none", s->shared->threads),
+           *rates = rates_json(&r);
     json_object_update(all, rates);
-    json_decref(rates);
-    printf("%s: %d rates, copy %.1f GB/s, host %.1f us per op\n", described, s->rates.n, s->rates.copy,
-           s->rates.launch_ns * 1e-3);
+    json_object_set(all, "skipped", s->skipped);
     const Err e = bench_write(s->options->json, all);
-    json_decref(all);
+    json_decref(rates), json_decref(all);
+    rates_free(&r);
     return e;
 }
 
+/* ---- the process that writes the file ---- */
+
+static const char *describe(const Item *x, char text[RATE_NAME + 80]) {
+    int n = x->kind == ITEM_COPY_AND_LAUNCH ? sprintf(text, "copy and launch")
+            : x->kind == ITEM_LARGE_GEMM    ? sprintf(text, "large GEMM %s", dtype_name(x->type))
+                                            : sprintf(text, "%s", x->rate.name);
+    for (int i = 0; i < x->rate.sizes; i++)
+        n += sprintf(text + n, "%s%.0f", i ? " x " : " ", x->rate.size[i]);
+    return text;
+}
+
+/* Runs about every millisecond, while the other process measures. Returns whether an item exceeds its time. */
+static bool watch(void *arg) {
+    enum { STEP_S = 10, MOST_S = 60 };
+    Session *s = arg;
+    const Shared *x = s->shared;
+    const int64_t now = clock_ns();
+    if (now - s->written > STEP_S * INT64_C(1000000000) && x->at < s->n) {
+        char text[RATE_NAME + 80];
+        s->written = now;
+        printf("%d of %d, %.0f s: %s\n", x->at, s->n, (double)(now - s->begin) * 1e-9,
+               describe(&s->item[x->at], text));
+        fflush(stdout);
+        if (*x->device) (void)write_rates(s); /* the last write reports errors */
+    }
+    return now - x->start > MOST_S * INT64_C(1000000000);
+}
+
+/* Skips the item that failed and, if it is the op's second failure, all its remaining calls. */
+static void skip(Session *s, const Isolated *end) {
+    Shared *x = s->shared;
+    char text[RATE_NAME + 80], line[RATE_NAME + 480];
+    const int at = x->at;
+    const Item *failed = &s->item[at];
+    const Blame why = isolated_blame(end);
+    bool again = false;
+    snprintf(line, sizeof line, "%s: %s", describe(failed, text),
+             end->end == JOB_STOPPED ? "not finished after 60 s"
+             : *why.line             ? why.line
+                                     : "the process ended");
+    printf("skipped %s\n", line), fflush(stdout);
+    json_array_append_new(s->skipped, json_string(line));
+    x->ns[at] = SKIPPED;
+    for (int i = 0; i < s->n && *failed->rate.name; i++) {
+        if (strcmp(s->item[i].rate.name, failed->rate.name)) continue;
+        again |= i < at && x->ns[i] == SKIPPED;
+        if (i > at && again) x->ns[i] = SKIPPED;
+    }
+    if (again) printf("skipped all further calls of %s\n", failed->rate.name);
+    while (x->at < s->n && x->ns[x->at] == SKIPPED) x->at++;
+}
+
+static Err measure_all(Session *s) {
+    const JobWatch w = {watch, s};
+    Shared *x = s->shared;
+    s->begin = s->written = clock_ns();
+    while (x->at < s->n) {
+        x->start = clock_ns();
+        Isolated end = isolated_run(measure, s, INFINITY, &w);
+        if (x->error.code) return x->error;
+        if (x->at < s->n) skip(s, &end);
+        str_free(&end.said);
+    }
+    if (!*x->device)
+        return err_infra("the device does not work: %s", json_string_value(json_array_get(s->skipped, 0)));
+    return write_rates(s);
+}
+
 Err bench_rates(const BenchRates *o) {
-    Session s = {.options = o};
-    bool wanted[TYPES];
-    ERR_RETURN(text_list_check(&o->types, "dtype", NAMES, TYPES));
-    for (int t = 0; t < TYPES; t++) wanted[t] = text_list_selects(&o->types, NAMES[t]);
+    Session s = {.options = o, .arena = arena_new(), .skipped = json_array()};
     ERR_RETURN(bench_filter(o->filter, &s.filter));
     Err e = o->json ? file_check_target(o->json) : ERR_OK;
-    if (!e.code) e = measure(&s, wanted);
-    if (!e.code) rates_sort(&s.rates), e = write_rates(&s);
-    device_free(s.device);
-    rates_free(&s.rates);
+    if (!e.code) e = add_all(&s);
+    const size_t bytes = sizeof *s.shared + (size_t)s.n * sizeof *s.shared->ns;
+    if (!e.code) s.shared = isolated_memory(bytes), e = measure_all(&s);
+    if (!e.code)
+        printf("%s: %d measurements in %.0f s, %d failed; copy %.1f GB/s, host %.1f us per op\n",
+               s.shared->device, s.n, (double)(clock_ns() - s.begin) * 1e-9, (int)json_array_size(s.skipped),
+               s.shared->copy, s.shared->launch_ns * 1e-3);
+    isolated_free(s.shared, bytes);
+    json_decref(s.skipped);
+    arena_free(s.arena);
+    free(s.item);
     regfree(&s.filter);
     return e;
 }

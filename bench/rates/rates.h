@@ -1,5 +1,6 @@
 /* Measures the rates (measure/rates.h) of a device: every row of kernels/cases.def in each of its sizes, GEMMs and
- * attention over a grid of sizes, the rooflines, and the host's time for starting an op. */
+ * attention over a grid of sizes, the rooflines, and the host's time for starting an op. A separate process measures. If
+ * it fails, the call is skipped and reported, and a new process continues. The file is written every ten seconds. */
 #pragma once
 
 #include "base/err.h"

@@ -435,7 +435,7 @@ static const Arg RATES_ROWS[] = {
     ARG_ROW(RatesOptions, bench.filter, "filter", ARG_TEXT, "none",
             "Measure only ops whose names match this regular expression."),
     ARG_ROW(RatesOptions, bench.types, "dtype", ARG_TEXTS, "none",
-            "Types to measure: bf16, fp32; none = both."),
+            "Types to measure: bf16, fp32, fp16; none = bf16 and fp32."),
     ARG_ROW(RatesOptions, bench.seconds, "seconds", ARG_F64, "60",
             "Target for the total time; each call runs at least 3 rounds of 5 ms."),
     ARG_ROW(RatesOptions, bench.deterministic, "no-deterministic-mode", ARG_OFF, "on",

@@ -1,6 +1,10 @@
 """`plan --rates` predicts the time of a step. Its calls and the sum of their times are those of steps measured on GPUs
 (bench/results). Each row of gpu-race.json is also predicted from the ops of the other rows."""
+import os
+import re
+import signal
 import statistics
+from time import sleep
 
 from harness import *
 
@@ -90,6 +94,21 @@ assert all((c["from"] in ("measured", "beyond")) == (c["op"] == "linear F32") fo
 assert "from rooflines (adamw F32, " in printed and "predicted step: " in printed, printed
 assert math.isclose(sum(c["us"] * c["calls"] for c in time["calls"]), 1e3 * time["step_ms"])
 assert math.isclose(sum(time["family_ms"].values()), time["device_ms"])
+
+# A measurement whose process ends is skipped. After an op's second failure, its other calls are skipped, too.
+run = subprocess.Popen([PROGRAM, "bench", "rates", "--dtype", "fp32", "--filter", "^linear$", "--seconds", "1e-3",
+                        "--cpu-threads", "1", "--json", RATES], stdout=subprocess.PIPE, text=True)
+killed = set()
+while run.poll() is None:
+    for child in map(int, pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()):
+        if child not in killed:
+            sleep(0.2)
+            killed.add(child)
+            os.kill(child, signal.SIGKILL)
+printed, skipped = run.communicate()[0], json.loads(RATES.read_text())["skipped"]
+assert run.returncode == 0 and len(skipped) == len(killed), printed
+assert skipped[0] == "copy and launch: the process ended", skipped
+assert "\nskipped all further calls of linear F32\n" in printed, printed
 
 # Errors.
 for options, said in ((["--ranks", 2], "one rank, but the layout has 2"),
