@@ -116,6 +116,7 @@ static void draw_rows(void *arg, int64_t begin, int64_t end) {
         const int64_t at = p->offset + row * p->columns, before = d->begin - at, until = d->end - at;
         const int64_t from = before > 0 ? before : 0, to = until < p->columns ? until : p->columns;
         double z[2];
+        for (int64_t k = from; global < 0 && k < to; k++) store(d, k - before, 0); /* padding */
         for (int64_t k = from, e; global >= 0 && k < to; k++) {
             e = first + k;
             if (init->kind != INIT_NORMAL)
@@ -127,7 +128,18 @@ static void draw_rows(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-static void draw(Registry *r, const Param *p, int64_t first, int64_t rows, uint64_t seed) {
+/* Blocks of host memory for draws. A discrete device copies one block while the host fills the other. */
+typedef struct Staging {
+    void *block[2]; /* NULL if the host can access the device's memory */
+    int next;
+} Staging;
+
+static int64_t rows_together(const Registry *r, const Param *p) {
+    const int64_t most = VIEW_BYTES / (p->columns * (int64_t)dtype_size(r->precise)) + 1;
+    return most < p->rows ? most : p->rows;
+}
+
+static void draw(Registry *r, const Param *p, int64_t first, int64_t rows, uint64_t seed, Staging *staging) {
     /* for fewer elements, a second thread costs more time than it saves */
     enum { ELEMENTS_PER_THREAD = 2048 };
     const FlatRange held = r->ranges[FLAT_MASTERS][p->bucket];
@@ -137,23 +149,36 @@ static void draw(Registry *r, const Param *p, int64_t first, int64_t rows, uint6
     d.end = to < held.end ? to : held.end;
     if (d.end <= d.begin) return;
     const size_t size = dtype_size(r->precise);
-    DeviceView view =
-        device_view(r->device, (char *)r->masters + (size_t)(held.at + d.begin - held.begin) * size,
-                    (size_t)(d.end - d.begin) * size, VIEW_READ | VIEW_WRITE); /* keeps padding unchanged */
-    d.out = view.data;
+    void *at = (char *)r->masters + (size_t)(held.at + d.begin - held.begin) * size;
+    void *block = staging->block[staging->next];
+    d.out = block ? block : at;
     pool_for(r->device->pool, rows, ELEMENTS_PER_THREAD / p->columns + 1, draw_rows, &d);
-    device_view_end(&view);
+    if (!block) return;
+    device_wait(r->device); /* for the copy from the other block, which is filled next */
+    device_copy(r->device, at, block, (size_t)(d.end - d.begin) * size);
+    staging->next = 1 - staging->next;
 }
 
 void registry_init(Registry *r, uint64_t seed) {
     if (r->device->kind == DEVICE_NULL) return;
     CHECK(r->trains || r->masters == r->values, "initial values need masters");
+    size_t most = 0;
+    for (int i = 0; i < r->n; i++) {
+        const size_t bytes =
+            (size_t)(rows_together(r, r->params[i]) * r->params[i]->columns) * dtype_size(r->precise);
+        if (bytes > most) most = bytes;
+    }
+    Staging staging = {0};
+    const int blocks = device_is_discrete(r->device) ? 2 : 0;
+    for (int k = 0; k < blocks; k++) staging.block[k] = device_host_alloc(r->device, most, "initial values");
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];
-        const int64_t together = VIEW_BYTES / (p->columns * (int64_t)dtype_size(r->precise)) + 1;
+        const int64_t together = rows_together(r, p);
         for (int64_t row = 0; row < p->rows; row += together)
-            draw(r, p, row, p->rows - row < together ? p->rows - row : together, seed);
+            draw(r, p, row, p->rows - row < together ? p->rows - row : together, seed, &staging);
     }
+    device_wait(r->device);
+    for (int k = 0; k < blocks; k++) device_host_release(r->device, staging.block[k], most);
     registry_round_values(r);
 }
 

@@ -97,6 +97,7 @@ static Model model(DType storage, int64_t padded, bool v_first, uint64_t seed) {
     m.w = param_add(m.r, matrix("w", 13, padded, 5));
     if (!v_first) m.v = param_add(m.r, matrix("v", 6, 0, 5));
     registry_allocate(m.r, m.d, storage, true);
+    memset(m.w->master.data, 0x3f, tensor_bytes(&m.w->master)); /* padding becomes 0 */
     registry_init(m.r, seed);
     return m;
 }
