@@ -118,9 +118,9 @@ def near(row, **wanted):
 spread = lambda values: {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 # Races of steps. The peer's arguments are peer_torch.py ($1), --config ($2) and the file ($3). It fails for the file
-# "broken".
+# "broken", and hangs for "slow".
 peer = program("peer", f"""#!/bin/sh
-case $3 in *broken*) echo "no such thing" >&2; exit 3;; esac
+case $3 in *broken*) echo "no such thing" >&2; exit 3;; *slow*) exec sleep 60;; esac
 echo words of a library
 echo '{json.dumps({"step_ms": {"median": 50.0}, "back_to_back_ms": 40.0, "tokens": 64, "torch": "t", "cuda": "c", "cudnn": 1})}'
 """)
@@ -142,6 +142,17 @@ near(good, tokens=64, step_tflop=model_tflop, tokens_per_second=64 / seconds,
 assert "ratio" not in broken and "ended with 3" in broken["peer"][0]["failed"], broken
 assert "alone" not in str(good["ours"][1]["result"]["gemm"].keys()) and good["provenance"]["peer_torch"] == "t"
 assert "left out" in race("step", *confs, *common, "--rounds", 1, "--limit", -1, status=1).stdout
+# A configuration that is left out because of the time is not a failure; a turn that takes too long, is.
+slow = [WORK / "bench.conf", WORK / "slow.conf", WORK / "late.conf"]
+for path in slow[1:]:
+    path.write_text((WORK / "bench.conf").read_text())
+done = race("step", *slow, *common, "--rounds", 1, "--limit", 5)
+assert done.stdout.count("left out") == 3, done
+assert ["ratio" in row for row in rows_of(out)] == [True, False, False], done
+assert all("left_out" in row["peer"][0] for row in rows_of(out)[1:]), done
+race("step", *slow[:2], *common, "--rounds", 1, "--limit", 20, "--turn-limit", 3, status=1)
+assert "ended with the time limit" in rows_of(out)[1]["peer"][0]["failed"], rows_of(out)
+race("step", confs[1], *slow[:2], *common, "--rounds", 1, "--limit", 5, status=1)
 # The program can race against itself; with --add, rows of other configurations are kept.
 race("step", confs[0], *common, "--rounds", 1, "--against", "--cpu-threads 1")
 against, = rows_of(out)
