@@ -97,7 +97,8 @@ static LayerSpec layer_spec(const LayerPlace *p, const char *letters) {
                           .norms = shares ? NORM_SHARED : map_norms(c->norm_placement, c->model),
                           .norm = spec_norm(c),
                           .multiplier = c->residual_multiplier,
-                          .dropout = c->hidden_dropout};
+                          .dropout = c->hidden_dropout,
+                          .recompute_norm = spec_recomputes(c, RECOMPUTE_LAYERNORM)};
         SPECS[b->kind](p, b);
     }
     return l;

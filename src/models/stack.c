@@ -98,21 +98,27 @@ static Tensor *branch_output(Tape *t, const Branch *b, const Feed *feed, Tensor 
     return op_dropout(t, h, b->spec->dropout, b->dropout_site);
 }
 
+static Tensor *normed(Tape *t, void *norm, Tensor *x) { return norm_forward(t, norm, x); }
+
+static bool discards_input(const Branch *b) { return norms_input(b->spec) && b->spec->recompute_norm; }
+
 /* Returns the branch's input, after adding the previous branch's output to the stream. */
 static Tensor *branch_input(Tape *t, const Branch *b, Stream *s) {
-    if (norms_input(b->spec)) return stream_norm(t, &b->norm, s);
+    if (norms_input(b->spec) && !b->spec->recompute_norm) return stream_norm(t, &b->norm, s);
     *s = (Stream){stream_sum(t, *s), NULL};
-    return s->x;
+    return discards_input(b) ? tape_block_discarded(t, normed, (void *)&b->norm, s->x) : s->x;
 }
 
 static Stream parallel_forward(Tape *t, const Layer *l, const Feed *feed, Stream s) {
-    Tensor *first = NULL, *sum = NULL;
-    for (const Branch *b = l->branch; b < l->branch + l->n; b++) {
-        Tensor *x = b->spec->norms == NORM_SHARED ? first : branch_input(t, b, &s);
-        Tensor *h = branch_output(t, b, feed, x);
-        if (!first) first = x;
+    Tensor *x[LAYER_BRANCHES], *sum = NULL;
+    for (int k = 0; k < l->n; k++) {
+        const Branch *b = &l->branch[k];
+        x[k] = b->spec->norms == NORM_SHARED ? x[0] : branch_input(t, b, &s);
+        Tensor *h = branch_output(t, b, feed, x[k]);
         sum = sum ? op_add(t, sum, h) : h;
     }
+    for (int k = l->n; k-- > 0;)
+        if (discards_input(&l->branch[k])) tape_discard(t, x[k]);
     return (Stream){s.x, sum};
 }
 
@@ -121,6 +127,7 @@ static Stream layer_forward(Tape *t, const Layer *l, const Feed *feed, Stream s)
     for (const Branch *b = l->branch; b < l->branch + l->n; b++) {
         Tensor *x = branch_input(t, b, &s);
         s.branch = branch_output(t, b, feed, x);
+        if (discards_input(b)) tape_discard(t, x);
         if (norms_sum(b->spec)) s = (Stream){stream_norm(t, &b->post_norm, &s), NULL};
     }
     return s;

@@ -23,10 +23,11 @@ typedef struct BranchSpec {
     BranchId kind;
     BranchNorms norms;
     NormAttr norm;
-    double multiplier; /* factor that scales the branch's output */
-    double dropout;    /* dropout rate of the branch's output */
-    bool recompute;    /* whether the backward pass recomputes the branch */
-    const void *spec;  /* the type of the spec depends on the kind */
+    double multiplier;   /* factor that scales the branch's output */
+    double dropout;      /* dropout rate of the branch's output */
+    bool recompute;      /* whether the backward pass recomputes the branch */
+    bool recompute_norm; /* whether the backward pass recomputes the branch's normalized input */
+    const void *spec;    /* the type of the spec depends on the kind */
 } BranchSpec;
 
 typedef struct LayerSpec {

@@ -117,6 +117,16 @@ static GroupedLayer layer(Param *weight, Param *bias, Tensor *scale, const Quant
     return (GroupedLayer){&weight->value, bias ? &bias->value : NULL, scale, q};
 }
 
+typedef struct ExpertActivation {
+    ActivationAttr attr;
+    Tensor *scale; /* factors of the rows, or NULL */
+} ExpertActivation;
+
+static Tensor *activated(Tape *t, void *self, Tensor *x) {
+    const ExpertActivation *a = self;
+    return a->scale ? op_scaled_activation(t, x, a->attr, a->scale) : op_activation(t, x, a->attr);
+}
+
 /* Returns the experts' outputs for rows that are grouped by expert. `offset` contains the index of each
  * expert's first row. By default, the input and the bias of the second GEMM are multiplied by the
  * probabilities. Multiplying the GEMM's output instead would be equivalent, because the GEMM is linear. */
@@ -128,9 +138,13 @@ static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *
     }
     Tensor *h = op_grouped_linear(t, rows_r1h, layer(m->fc1, m->fc1_bias, NULL, m->fc1_quantiser), offset),
            *scale = m->spec->probs_on_input ? NULL : probs_r11;
-    h = scale ? op_scaled_activation(t, h, m->spec->activation, scale)
-              : op_activation(t, h, m->spec->activation);
-    return op_grouped_linear(t, h, layer(m->fc2, m->fc2_bias, scale, m->fc2_quantiser), offset);
+    ExpertActivation *a = tape_alloc(t, sizeof *a);
+    *a = (ExpertActivation){m->spec->activation, scale};
+    const bool discards = m->spec->recompute_activation;
+    h = discards ? tape_block_discarded(t, activated, a, h) : activated(t, a, h);
+    Tensor *y = op_grouped_linear(t, h, layer(m->fc2, m->fc2_bias, scale, m->fc2_quantiser), offset);
+    if (discards) tape_discard(t, h);
+    return y;
 }
 
 /* Does the same as experts_forward for expert-tensor-parallel ranks that have different rows. Each rank gathers all

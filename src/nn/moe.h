@@ -10,10 +10,13 @@
 
 typedef struct MoeSpec {
     RouterSpec router;
-    int64_t ffn, shared_ffn;            /* if shared_ffn is 0, there is no shared expert */
-    bool bias;                          /* whether the linear layers outside the shared expert have biases */
-    bool shared_gate, recompute_shared; /* recompute_shared: the backward pass recomputes the shared expert */
-    int64_t latent;                     /* width of the routed experts' input and output; 0 means `hidden` */
+    int64_t ffn, shared_ffn; /* if shared_ffn is 0, there is no shared expert */
+    bool bias;               /* whether the linear layers outside the shared expert have biases */
+    bool shared_gate;
+    bool recompute_shared,
+        recompute_activation; /* whether the backward pass recomputes the shared expert, or the
+                                                  * activation of the routed experts */
+    int64_t latent;           /* width of the routed experts' input and output; 0 means `hidden` */
     /* whether the probabilities multiply the experts' input, instead of the second GEMM's input */
     bool probs_on_input;
     ActivationAttr activation, shared_activation;

@@ -132,11 +132,14 @@ Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, Spmd
 void tape_output_to(Tape *, void *memory);
 void tape_output_next(Tape *);
 
-/* Runs fn(tape, self, x), and keeps only x and the output of fn. The backward pass runs fn again. tape_block is
- * the only interface for recomputation. If the tape does not record, the intermediate tensors of fn are also
- * dropped. */
+/* Runs fn(tape, self, x), and keeps only x and the output of fn. The backward pass runs fn again. If the tape does not
+ * record, the intermediate tensors of fn are also dropped. */
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
+/* Like tape_block, but keeps only x. The caller must call tape_discard after the last op that reads the output. The
+ * backward pass runs fn again before it visits these ops. Pairs of the two calls must be nested or consecutive. */
+Tensor *tape_block_discarded(Tape *, BlockFn *, void *self, Tensor *x);
+void tape_discard(Tape *, Tensor *y);
 /* If the tape does not record, tape_free_except frees the tensors that have been allocated since
  * tape_frees_begin. It keeps those that contain the data of one of the n tensors in `kept`, any of which may be NULL.
  * Call tape_frees_end at the end. */

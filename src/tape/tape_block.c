@@ -61,6 +61,60 @@ Tensor *tape_block(Tape *t, BlockFn *fn, void *self, Tensor *x) {
     return y;
 }
 
+/* ---- blocks whose output is discarded ---- */
+
+typedef struct Discarded {
+    Block block;
+    Tensor *x, *y;
+    /* while the output exists again: the output of the second run, and the ends of the lists before that run */
+    Tensor *again;
+    size_t first_node, first_dropped;
+} Discarded;
+
+/* Before the readers of y: runs the block again. A DW sweep needs only y, because the DX sweep has computed all
+ * gradients of the block. */
+static void play_readers(Tape *t, const Node *n, Need need) {
+    Discarded *d = (Discarded *)n->call.attr;
+    d->first_node = t->n_nodes;
+    d->first_dropped = t->dropped.n;
+    d->again = run_block(t, &d->block, d->x, need & NEED_DX);
+    d->y->data = d->again->data;
+}
+
+/* After the readers of y. A postponed gradient may still read y. */
+static void play_discarded(Tape *t, const Node *n, Need need) {
+    const Discarded *d = n->call.attr;
+    if (need & NEED_DX && d->y->grad) {
+        tape_grad_share(t, d->again, tape_grad(t, d->y), need);
+        tape_sweep(t, d->first_node, NEED_ALL);
+        tape_grad_release(t, d->y);
+    }
+    tape_run_postponed(t);
+    t->n_nodes = d->first_node;
+    drop_to(t, d->first_dropped);
+}
+
+Tensor *tape_block_discarded(Tape *t, BlockFn *fn, void *self, Tensor *x) {
+    Discarded *d = tape_alloc(t, sizeof *d);
+    const size_t mark = t->dropped.n;
+    *d = (Discarded){.block = {fn, self}, .x = x};
+    d->y = run_block(t, &d->block, x, false);
+    while (t->dropped.n > mark) {
+        Tensor *inside = t->dropped.items[--t->dropped.n];
+        if (inside != d->y) tape_drop(t, inside);
+    }
+    if (t->recording) tape_append(t, NULL, (Call){.attr = d}, 0, play_discarded);
+    return d->y;
+}
+
+void tape_discard(Tape *t, Tensor *y) {
+    tape_drop(t, y);
+    if (!t->recording) return;
+    size_t i = t->n_nodes - 1;
+    while (t->nodes[i].backward != play_discarded || ((const Discarded *)t->nodes[i].call.attr)->y != y) i--;
+    tape_append(t, NULL, (Call){.attr = t->nodes[i].call.attr}, 0, play_readers);
+}
+
 /* ---- passes without a backward pass ---- */
 
 void tape_frees_begin(Tape *t) {

@@ -8,7 +8,7 @@ typedef struct Node Node;
 typedef void NodeBackward(Tape *, const Node *, Need);
 
 struct Node {
-    const OpDef *op; /* NULL for a recompute node, and for a mark (of a layer or a pause) */
+    const OpDef *op; /* NULL for a recompute node, and for a mark (of a layer, a block or a pause) */
     /* the operands of the forward function; a mark has none; attr points to the tape's copy of the
      * attributes */
     Call call;

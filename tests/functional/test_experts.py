@@ -28,6 +28,9 @@ LAYOUTS = {
     "dp4 ep2 etp2 alltoall, recomputed": ["--ranks", 4, *EP2, "--expert-tensor-parallel-size", 2, *A2A,
                                           "--recompute-granularity", "full", "--recompute-method", "uniform",
                                           "--recompute-num-layers", 1],
+    "dp4 ep2 alltoall overlapped, activations discarded": [
+        "--ranks", 4, *EP2, *A2A, *PP2, "--pipeline-schedule", "zero-bubble", "--recompute-granularity", "selective",
+        "--recompute-modules", "layernorm", "moe_act"],
     "tp4 pp4 cp2 ep2 dp2": ALL,
     "tp4 pp4 cp2 ep2 etp1 dp2 alltoall": [*ALL, "--expert-tensor-parallel-size", 1, *A2A],
 }

@@ -53,6 +53,7 @@ void moe_spec(const LayerPlace *p, BranchSpec *out) {
         .shared_gate = c->moe_shared_expert_gate,
         .recompute_shared =
             spec_recomputes(c, RECOMPUTE_SHARED_EXPERTS) && !spec_recomputes(c, RECOMPUTE_MOE),
+        .recompute_activation = spec_recomputes(c, RECOMPUTE_MOE_ACT) && !spec_recomputes(c, RECOMPUTE_MOE),
         .latent = i64_or(c->moe_latent_size, 0),
         .probs_on_input = c->moe_apply_probs_on_input,
         .activation = spec_activation(c, true),

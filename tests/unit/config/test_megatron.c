@@ -21,8 +21,8 @@ static const char *const NOTED[][2] = {
     {"--attention-backend fused", "--attention-backend fused is treated as flash"},
     {"--attention-backend local", "--attention-backend local is treated as unfused"},
     {"--cuda-graph-impl transformer_engine", "transformer_engine is treated as none"},
-    {"--recompute-activations --recompute-modules layernorm moe_act mlp",
-     "--recompute-modules layernorm and --recompute-modules moe_act have no effect: Only core_attn"},
+    {"--recompute-activations --recompute-modules gdp_qkv mhc mlp",
+     "--recompute-modules gdp_qkv and --recompute-modules mhc have no effect: Only core_attn"},
     {"--optimizer-cpu-offload", "--optimizer-cpu-offload has no effect: The optimizer state"},
     {"--distribute-saved-activations --fine-grained-activation-offloading",
      "--distribute-saved-activations and --fine-grained-activation-offloading have no effect: To save "

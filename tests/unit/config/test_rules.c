@@ -383,7 +383,7 @@ static const char *const GPT[][2] = {
      "passes them around a ring: use allgather or a2a, or another backend"},
     {"--recompute-granularity full", "needs --recompute-method and --recompute-num-layers"},
     {"--recompute-method block", "needs --recompute-granularity full, not none"},
-    {"--recompute-activations --recompute-modules attn", "mla_up_proj or shared_experts"},
+    {"--recompute-activations --recompute-modules attn", "shared_experts, layernorm or moe_act"},
     {"--recompute-granularity selective --recompute-modules mla_up_proj", "needs --multi-latent-attention"},
     {"--no-position-embedding",
      "needs --position-embedding-type rope or yarn, not learned_absolute. For a model "

@@ -616,7 +616,8 @@ typedef struct Idle {
 #define NO_BALANCE EXPERTS "--moe-router-load-balancing-type none "
 #define SCHEDULED  GPT "--load x --use-checkpoint-opt_param-scheduler "
 
-#define SHARED_AGAIN GPT "--recompute-granularity selective --recompute-modules shared_experts "
+#define SELECTED     GPT "--recompute-granularity selective --recompute-modules "
+#define SHARED_AGAIN SELECTED "shared_experts "
 #define SHARED       EXPERTS "--moe-shared-expert-intermediate-size 8 "
 
 static const Idle IDLE_ROWS[] = {
@@ -627,6 +628,16 @@ static const Idle IDLE_ROWS[] = {
       SHARED "--recompute-activations "},
      {SHARED_AGAIN, SHARED_AGAIN EXPERTS,
       SHARED "--recompute-granularity selective --recompute-modules moe shared_experts "}},
+    {IN_MODEL,
+     "--recompute-modules moe_act",
+     " unless the model has experts, and --recompute-modules does not include moe.",
+     {GPT, SELECTED "moe_act --num-experts 4 ", EXPERTS "--recompute-activations "},
+     {SELECTED "moe_act ", EXPERTS "--recompute-granularity selective --recompute-modules moe moe_act "}},
+    {IN_MODEL,
+     "--recompute-modules layernorm",
+     " with --norm-placement post, because it recomputes the norms before branches.",
+     {SELECTED "layernorm ", SELECTED "layernorm --norm-placement sandwich ", GPT "--norm-placement post "},
+     {SELECTED "layernorm --norm-placement post "}},
     {TRAIN, "--no-save-rng", NO_STATE, {GPT, GPT "--no-save-rng=false "}, {GPT "--no-save-rng "}},
     {TRAIN, "--no-load-rng", NO_STATE, {GPT, GPT "--no-load-rng=false "}, {GPT "--no-load-rng "}},
     {TRAIN, "--no-mmap-bin-files", ": .bin files are always mapped.", {GPT}, {GPT "--no-mmap-bin-files "}},

@@ -193,6 +193,8 @@ static const char *const RECOMPUTES[] = {
     "--recompute-granularity selective --recompute-modules core_attn mlp",
     "--recompute-granularity selective --recompute-modules moe",
     "--recompute-granularity selective --recompute-modules shared_experts",
+    "--recompute-granularity selective --recompute-modules layernorm moe_act",
+    "--recompute-granularity selective --recompute-modules layernorm core_attn mlp moe",
     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 3",

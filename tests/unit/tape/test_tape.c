@@ -16,12 +16,22 @@
 
 /* ---- the network, with and without recompute ---- */
 
-typedef enum Recompute { PLAIN, EACH_LAYER, ALL_LAYERS, NESTED, RECOMPUTES } Recompute;
+/* In the last two, the norms' and activations' outputs are discarded; in NESTED_DISCARDED, inside a block. */
+typedef enum Recompute {
+    PLAIN,
+    EACH_LAYER,
+    ALL_LAYERS,
+    NESTED,
+    DISCARDED,
+    NESTED_DISCARDED,
+    RECOMPUTES
+} Recompute;
 
 typedef struct Part {
     Net *net;
     int first, count;
     bool blocks; /* each layer is a block */
+    bool discards;
 } Part;
 
 static Tensor *layers(Tape *t, void *self, Tensor *x);
@@ -32,21 +42,42 @@ static Tensor *block_of(Tape *t, Part p, Tensor *x) {
     return tape_block(t, layers, self, x);
 }
 
+static Tensor *norm_of_net(Tape *t, void *net, Tensor *x) {
+    return op_norm(t, x, &((Net *)net)->value[GAIN], NULL, (NormAttr){.rms = true, .eps = 1e-5});
+}
+
+static Tensor *gelu(Tape *t, void *self, Tensor *x) {
+    (void)self;
+    return op_activation(t, x, (ActivationAttr){.kind = ACT_GELU_TANH});
+}
+
+/* Does the same as branch_of_net. */
+static Tensor *discarding_branch(Net *n, int64_t i, Tensor *x) {
+    Tape *t = n->tape;
+    Tensor *y = tape_block_discarded(t, norm_of_net, n, x);
+    Tensor *pre = op_linear(t, y, &(LinearLayer){.w_oi = &n->value[WEIGHT], .bias_o = &n->value[BIAS]});
+    Tensor *act = tape_block_discarded(t, gelu, NULL, pre), *branch = op_dropout(t, act, 0.25, (uint64_t)i);
+    tape_discard(t, act);
+    tape_discard(t, y);
+    return branch;
+}
+
 static Tensor *layers(Tape *t, void *self, Tensor *x) {
     const Part *p = self;
     Net *n = p->net;
     for (int i = p->first; i < p->first + p->count; i++) {
         if (p->blocks) {
-            x = block_of(t, (Part){n, i, 1, false}, x);
+            x = block_of(t, (Part){n, i, 1, false, p->discards}, x);
             continue;
         }
-        x = op_add(t, x, branch_of_net(n, i, x));
+        x = op_add(t, x, (p->discards ? discarding_branch : branch_of_net)(n, i, x));
     }
     return x;
 }
 
 static Tensor *forward(Net *n, Recompute how) {
-    Part all = {n, 0, LAYERS, how == EACH_LAYER || how == NESTED};
+    Part all = {n, 0, LAYERS, how == EACH_LAYER || how == NESTED || how == NESTED_DISCARDED,
+                how == DISCARDED || how == NESTED_DISCARDED};
     Tensor *x = op_embedding(n->tape, &n->id, &n->value[TABLE]);
     return how == ALL_LAYERS || how == NESTED ? block_of(n->tape, all, x) : layers(n->tape, &all, x);
 }
@@ -90,6 +121,23 @@ TEST(recompute_changes_nothing) {
             close_net(&other);
         }
         close_net(&plain);
+    }
+}
+
+static size_t rounded(size_t bytes) { return (bytes + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN; }
+
+/* Per layer: the norm's output and its factors, and the activation. The backward pass has at most one layer's. */
+TEST(discarded_outputs_need_no_memory_of_the_slot) {
+    for (DType dtype = F64; dtype <= BF16; dtype++) {
+        const size_t x = rounded(S * B * H * dtype_size(dtype)),
+                     factors = rounded(S * B * (dtype == F64 ? 8 : 4));
+        Net plain, other;
+        open_net(&plain, device_null(), dtype, SPACE_UNPLANNED, SPACE_UNPLANNED);
+        open_net(&other, device_null(), dtype, SPACE_UNPLANNED, SPACE_UNPLANNED);
+        step(&plain, PLAIN, (Sweeps){NEED_ALL, 0}), step(&other, DISCARDED, (Sweeps){NEED_ALL, 0});
+        assert_int_equal(space_peak(plain.slot) - space_peak(other.slot), LAYERS * (2 * x + factors));
+        assert_true(space_peak(other.transient) <= space_peak(plain.transient) + 2 * x + factors);
+        close_net(&plain), close_net(&other);
     }
 }
 
@@ -142,11 +190,11 @@ TEST(without_recording_only_outputs_are_kept) {
 static Tensor *forward_into(Net *n, void *memory, bool block) {
     tape_begin(n->tape, &RECORDING);
     tape_output_to(n->tape, memory);
-    Part most = {n, 0, LAYERS - 1, block};
+    Part most = {n, 0, LAYERS - 1, block, false};
     Tensor *x = layers(n->tape, &most, op_embedding(n->tape, &n->id, &n->value[TABLE]));
     Tensor *branch = block ? NULL : branch_of_net(n, LAYERS - 1, x);
     tape_output_next(n->tape);
-    return block ? block_of(n->tape, (Part){n, LAYERS - 1, 1, false}, x) : op_add(n->tape, x, branch);
+    return block ? block_of(n->tape, (Part){n, LAYERS - 1, 1, false, false}, x) : op_add(n->tape, x, branch);
 }
 
 /* The output is not in the slot, so it may be overwritten before the backward pass. */

@@ -152,6 +152,7 @@ static const char *const WITH_ALL_ROWS[] = {
     "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble",
     "--ranks 2 --use-distributed-optimizer",
     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+    "--recompute-granularity selective --recompute-modules layernorm moe_act",
     "--fp8-keep-weights --fp8-keep-inputs",
     "--ranks 2 --fp8-param-gather --use-distributed-optimizer",
     "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --fp8-param-gather --use-megatron-fsdp",

@@ -75,6 +75,7 @@ TEST(the_plan_is_what_the_run_takes) {
         "--recompute-activations",
         "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --cross-entropy-chunk-size 6",
         "--recompute-granularity selective --recompute-modules core_attn mlp",
+        "--recompute-granularity selective --recompute-modules layernorm",
         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
         "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
         "--cpu-offloading-num-layers 2",
@@ -130,6 +131,30 @@ TEST(recomputing_shared_experts_takes_less) {
         setup_free(s);
     }
     assert_true(taken[1] < taken[0]);
+}
+
+static size_t slot_of_run(const char *modules) {
+    Setup *s =
+        setup_new("--num-layers 3 --hidden-size 64 --seq-length 64 --micro-batch-size 4 --num-experts 4 "
+                  "--moe-router-topk 2 --moe-ffn-hidden-size 128 --disable-bias-linear --squared-relu %s",
+                  modules);
+    const size_t bytes = memory_plan_new(&s->config, NULL, NULL).part[MEMORY_slots];
+    setup_free(s);
+    return bytes;
+}
+
+/* For each of three layers, in fp32: two norms with their means and factors; the activations of two experts per
+ * token. */
+TEST(discarded_outputs_are_not_planned) {
+    const size_t tokens = 64 * 4, norms = 3 * 2 * tokens * (64 + 2) * 4,
+                 activations = 3 * 2 * tokens * 128 * 4, all = slot_of_run("");
+    assert_int_equal(all - slot_of_run("--recompute-granularity selective --recompute-modules layernorm"),
+                     norms);
+    assert_int_equal(all - slot_of_run("--recompute-granularity selective --recompute-modules moe_act"),
+                     activations);
+    assert_int_equal(
+        all - slot_of_run("--recompute-granularity selective --recompute-modules moe_act layernorm"),
+        norms + activations);
 }
 
 /* Memory that is offloaded to the host must be absent from the device. The first layer has one sum fewer than
