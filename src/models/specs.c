@@ -55,8 +55,8 @@ static bool is_in_bf16(const Config *c, int64_t layer) {
            (i < c->num_layers_at_start_in_bf16 || i >= n - c->num_layers_at_end_in_bf16);
 }
 
-QuantSpec spec_quant(const Config *c, int64_t layer) {
-    return (QuantSpec){.format = is_in_bf16(c, layer) ? QUANT_OFF : map_fp8_format(c->fp8_format),
+static QuantSpec spec_quant_of(const Config *c, bool in_bf16) {
+    return (QuantSpec){.format = in_bf16 ? QUANT_OFF : map_fp8_format(c->fp8_format),
                        .recipe = map_fp8_recipe(c->fp8_recipe),
                        .margin = c->fp8_margin,
                        .history = c->fp8_amax_history_len,
@@ -69,6 +69,8 @@ QuantSpec spec_quant(const Config *c, int64_t layer) {
                        .weights = map_quantization(c->quantization),
                        .keep_inputs = c->fp8_keep_inputs};
 }
+
+QuantSpec spec_quant(const Config *c, int64_t layer) { return spec_quant_of(c, is_in_bf16(c, layer)); }
 
 /* ---- layers ---- */
 
@@ -155,7 +157,9 @@ HeadSpec spec_lm_head(const Config *c, const EmbeddingSpec *words, Arena *arena)
         .scaling = c->derived.logits_scaling,
         .bias = c->derived.output_bias,
         .softcap = f64_or(c->final_logit_softcapping, 0),
+        .quant = spec_quant_of(c, !c->fp8_output_proj),
     };
+    h->quant.store_weights &= !h->words;
     return (HeadSpec){.ops = &lm_head,
                       .spec = h,
                       .outputs = h->vocab,

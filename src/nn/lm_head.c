@@ -19,6 +19,7 @@ static void lm_head_init(void *self, Registry *r, const void *spec) {
                         .init = {INIT_NORMAL, s->init_std},
                         .flags = PARAM_EMBEDDING};
     *m = (LmHead){.spec = s, .output = s->words ? embedding_words(r, s->words) : param_share(r, output)};
+    m->quantiser = quantize_new(r, "output_layer", m->output, s->quant);
     if (!s->bias) return;
     output.name = "output_layer.bias";
     output.ndim = 1;
@@ -56,6 +57,7 @@ static void lm_head_forward(Tape *t, const void *self, const Feed *feed, Tensor 
                                  .softcap = m->spec->softcap,
                                  .sequence = sequence,
                                  .dloss = *dloss,
+                                 .quantiser = m->quantiser,
                                  .correct = counts ? &out[1] : NULL};
         if (m->spec->shared) h_sbh = op_contiguous(t, h_sbh);
         *out = op_linear_cross_entropy(t, h_sbh, w, labels, loss);
@@ -64,7 +66,8 @@ static void lm_head_forward(Tape *t, const void *self, const Feed *feed, Tensor 
     Tensor *logits = op_linear(t, h_sbh,
                                &(LinearLayer){.w_oi = w,
                                               .bias_o = bias,
-                                              .flags = LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0)});
+                                              .flags = LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0),
+                                              .quantiser = m->quantiser});
     logits = op_softcap(t, logits, m->spec->softcap);
     if (counts) out[1] = op_correct(t, logits, labels, m->spec->vocab);
     *out = labels ? op_cross_entropy_of(t, logits, labels, m->spec->vocab, *dloss) : logits;

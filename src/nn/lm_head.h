@@ -4,6 +4,7 @@
 
 #include "nn/embedding.h"
 #include "nn/head.h"
+#include "ops/fp8.h"
 
 typedef struct LmHeadSpec {
     int64_t vocab, padded_vocab, hidden;
@@ -17,11 +18,13 @@ typedef struct LmHeadSpec {
     bool counts;                /* whether training counts the labels that have the largest logits */
     bool detached;              /* true if the output layer gets no gradient */
     double softcap;             /* softcap for the divided logits (ops/softcap.h); 0 if there is none */
+    QuantSpec quant;
 } LmHeadSpec;
 
 typedef struct LmHead {
     const LmHeadSpec *spec;
     Param *output, *bias; /* bias is NULL if there is none */
+    const Quantiser *quantiser;
 } LmHead;
 
 /* The module is an LmHead, and the spec is an LmHeadSpec. The loss has one value per token, [b, s]. */

@@ -61,7 +61,7 @@ typedef struct Quantiser {
     struct QuantKept *kept; /* the weight's FP8 values for all passes of a step */
 } Quantiser;
 
-/* Returns NULL if spec.format is QUANT_OFF. `name` is the layer's name. Registers the quantizer's state
+/* Returns NULL if spec.format is QUANT_OFF. If the weight has a quantizer, returns it: heads share a weight. `name` is the layer's name. Registers the quantizer's state
  * (param/state.h): at the end of a step, delayed scales are computed from the amaxes of all ranks in the pipeline
  * stage. Every rank holds the states of all experts. With keep_weights, the weight is cast whenever parameters
  * change, unless GEMMs are emulated. */

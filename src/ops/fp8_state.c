@@ -191,7 +191,10 @@ static const StateKind FP8_STATE = {
 
 const Quantiser *quantize_new(Registry *r, const char *name, Param *weight, QuantSpec spec) {
     if (spec.format == QUANT_OFF) return NULL;
-    Quantiser *q = arena_alloc(r->arena, sizeof *q);
+    Quantiser *q;
+    for (int i = 0; (q = state_find(r, &FP8_STATE, i)); i++)
+        if (q->weight == weight) return q;
+    q = arena_alloc(r->arena, sizeof *q);
     const Mesh *m = &r->layout.mesh;
     const int64_t experts = weight->spec.expert ? weight->spec.groups : 1,
                   here = weight->spec.expert ? experts / m->size[AXIS_EP] : 1;

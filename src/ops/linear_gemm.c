@@ -15,13 +15,18 @@ static bool keeps_x(const Tape *t, const LinearGemm *a) {
     return quantises_dw(a) && a->quantiser->spec.keep_inputs && tape_is_recording(t) && !a->gathers_x;
 }
 
+static QuantValues values_of_w(Tape *t, const LinearGemm *a, Tensor *w, QuantWanted want) {
+    QuantValues values = a->w;
+    values.kept = OVER_COLUMNS | OVER_ROWS;
+    return a->shares_w ? values : quantize_values(t, a->quantiser, QUANT_W, w, NULL, a->w_state, want);
+}
+
 static void fp8_forward(Tape *t, LinearGemm *a, const Call *call) {
     const Quantiser *q = a->quantiser;
     const unsigned kept = keeps_x(t, a) ? OVER_ROWS : 0;
     QuantValues x = quantize_values(t, q, QUANT_X, call->in[0], NULL, a->x_state,
                                     (QuantWanted){OVER_COLUMNS | kept, kept, .first = true}),
-                w = quantize_values(t, q, QUANT_W, call->in[1], NULL, a->w_state,
-                                    (QuantWanted){.sums = OVER_COLUMNS, .first = true});
+                w = values_of_w(t, a, call->in[1], (QuantWanted){.sums = OVER_COLUMNS, .first = true});
     a->x_rows = x.by[QUANT_OVER_ROWS];
     quantize_multiply(t, &(QuantGemm){.a = x.by[QUANT_OVER_COLUMNS],
                                       .b = w.by[QUANT_OVER_COLUMNS],
@@ -35,8 +40,7 @@ static void fp8_forward(Tape *t, LinearGemm *a, const Call *call) {
 }
 
 static void fp8_dx(Tape *t, const LinearGemm *a, const GemmGradient *g, Tensor *w, Tensor *dx) {
-    QuantValues values =
-        quantize_values(t, a->quantiser, QUANT_W, w, NULL, a->w_state, (QuantWanted){.sums = OVER_ROWS});
+    QuantValues values = values_of_w(t, a, w, (QuantWanted){.sums = OVER_ROWS});
     quantize_multiply(
         t, &(QuantGemm){.a = g->values.by[QUANT_OVER_COLUMNS], .b = values.by[QUANT_OVER_ROWS], .c = dx});
     quantize_drop(t, &values);
@@ -52,6 +56,22 @@ static void fp8_dw(Tape *t, const LinearGemm *a, const GemmGradient *g, Tensor *
     quantize_drop(t, &values);
 }
 
+/* Chooses FP8 GEMMs or their emulation, and computes the state that quantizes w. */
+static void choose(Tape *t, LinearGemm *a, Tensor *w, int64_t rows) {
+    const Quantiser *q = a->quantiser;
+    a->is_fp8 = q && !quantize_emulation(tape_context(t)->device, q->spec, rows, w->dim[1], w->dim[0]);
+    a->w_state = quantize_state(t, q, QUANT_W, w, NULL, w->spmd, a->is_fp8);
+}
+
+QuantValues linear_gemm_share_w(Tape *t, LinearGemm *a, Tensor *w, int64_t rows, bool dx) {
+    a->shares_w = true;
+    choose(t, a, w, rows);
+    if (a->is_fp8)
+        a->w = quantize_values(t, a->quantiser, QUANT_W, w, NULL, a->w_state,
+                               (QuantWanted){.sums = OVER_COLUMNS | (dx ? OVER_ROWS : 0u), .first = true});
+    return a->w;
+}
+
 void linear_gemm_forward(Tape *t, LinearGemm *a, Call call) {
     const Quantiser *q = a->quantiser;
     Tensor *x = call.in[0], *w = call.in[1];
@@ -59,10 +79,8 @@ void linear_gemm_forward(Tape *t, LinearGemm *a, Call call) {
         quantized_forward(t, &a->linear, a->inverse, call);
         return;
     }
-    a->is_fp8 =
-        q && !quantize_emulation(tape_context(t)->device, q->spec, tensor_rows(x), w->dim[1], w->dim[0]);
+    if (!a->shares_w) choose(t, a, w, tensor_rows(x));
     a->x_state = quantize_state(t, q, QUANT_X, x, NULL, x->spmd, a->is_fp8);
-    a->w_state = quantize_state(t, q, QUANT_W, w, NULL, w->spmd, a->is_fp8);
     if (a->is_fp8) {
         fp8_forward(t, a, &call);
         return;

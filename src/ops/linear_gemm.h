@@ -23,10 +23,16 @@ typedef struct LinearGemm {
     bool is_fp8;               /* whether the device has FP8 GEMMs for this layer */
     Tensor *x_state, *w_state; /* the states that quantized the operands */
     QuantOperand x_rows;       /* FP8 values of x's transpose, if they are kept for the backward pass */
+    bool shares_w;             /* whether linear_gemm_share_w has set is_fp8, w_state and w */
+    QuantValues w;
 } LinearGemm;
 
 /* call.in contains x, w and bias. call.out contains y and act. act is NULL if there is no activation. */
 void linear_gemm_forward(Tape *, LinearGemm *, Call);
+
+/* Quantizes w once for several GEMMs, each with `rows` rows and a copy of the LinearGemm. `dx` states whether a
+ * backward pass follows. The caller must free the result with quantize_drop after the last GEMM. */
+QuantValues linear_gemm_share_w(Tape *, LinearGemm *, Tensor *w, int64_t rows, bool dx);
 
 /* dy and, for FP8 GEMMs, the FP8 values of dy for dx and dw. One pass over dy computes both sets of values.
  * The caller must free the values with quantize_drop. `type` is the full gradient's SPMD type. */

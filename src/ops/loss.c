@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
+#include "ops/linear_gemm.h"
 #include "ops/redistribute.h"
 #include "tape/tape_backward.h"
 #include "tape/tape_ops.h"
@@ -138,7 +139,7 @@ typedef struct Chunks {
     Tensor dw;       /* data is NULL if dw is not needed; all chunks but the first add to dw */
     LossAttr attr;
     SoftcapAttr softcap; /* 0 if there is no softcap */
-    LinearAttr gemm;
+    LinearGemm gemm;
 } Chunks;
 
 /* Returns positions [first, first + n) of x along dimension `axis`. */
@@ -235,23 +236,27 @@ static void capped_chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t firs
 }
 
 /* Computes the gradient of w first, because the gradient of x overwrites the rows of x. */
-static void chunk_gradients(Tape *t, Chunks *c, Tensor *dlogits, Tensor *x, int64_t first, int64_t n) {
+static void chunk_gradients(Tape *t, Chunks *c, const LinearGemm *gemm, Tensor *dlogits, Tensor *x,
+                            int64_t first, int64_t n) {
+    GemmGradient g = linear_gemm_gradient(t, gemm, dlogits, dlogits->spmd, true, c->dw.data);
     if (c->dw.data) {
-        tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dlogits, x}, .out = {&c->dw}, .attr = &c->gemm});
+        linear_gemm_dw(t, gemm, &g, x, &c->dw, NULL);
         c->dw.flags |= TENSOR_ACCUM;
     }
     Tensor dx = part_of(&c->dx, 0, first, n);
-    tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dlogits, c->w}, .out = {&dx}, .attr = &c->gemm});
+    linear_gemm_dx(t, gemm, &g, c->w, &dx);
+    quantize_drop(t, &g.values);
 }
 
 static void run_chunk(Tape *t, Chunks *c, int64_t first, int64_t n) {
     Tensor x = part_of(c->x, 0, first, n);
     Tensor *logits = tape_scratch(t, (DType)x.dtype, 3, (int64_t[]){n, x.dim[1], c->w->dim[0]});
-    const Call call = {.in = {&x, c->w}, .out = {logits}, .attr = &c->gemm};
+    LinearGemm gemm = c->gemm;
+    const Call call = {.in = {&x, c->w}, .out = {logits}, .attr = &gemm};
     tape_check(t, &OPS[OP_linear], &call);
-    tape_call(t, &OPS[OP_linear], call);
+    linear_gemm_forward(t, &gemm, call);
     capped_chunk_losses(t, c, logits, first, n);
-    if (c->dloss) chunk_gradients(t, c, logits, &x, first, n);
+    if (c->dloss) chunk_gradients(t, c, &gemm, logits, &x, first, n);
     tape_drop(t, logits);
 }
 
@@ -275,8 +280,12 @@ static void sum_gradient(Tape *t, Tensor *x, Tensor *summands, bool is_cut) {
 
 static void run_chunks(Tape *t, Chunks *c, int64_t positions) {
     const int64_t s = c->x->dim[0];
+    QuantValues w = {.kept = 0};
+    if (s % positions == 0)
+        w = linear_gemm_share_w(t, &c->gemm, c->w, positions * c->x->dim[1], c->dloss != NULL);
     for (int64_t first = 0; first < s; first += positions)
         run_chunk(t, c, first, positions < s - first ? positions : s - first);
+    quantize_drop(t, &w);
 }
 
 Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, LinearLoss how) {
@@ -291,7 +300,7 @@ Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, Li
                 .loss = tape_tensor(t, precise_type(x), 2, label->dim),
                 .attr = {.vocab = how.vocab},
                 .softcap = {how.softcap},
-                .gemm = {.fixed_order = tape_context(t)->batch_invariant}};
+                .gemm = {.linear.fixed_order = tape_context(t)->batch_invariant, .quantiser = how.quantiser}};
     const Call node = {.in = {x, label, how.dloss, w}, .out = {c.loss}, .attr = &c.attr};
     Tensor *all_x = gathered(t, x, is_cut), as_r = *all_x;
     check_sizes(t, all_x, w->dim[0], label, how.vocab);

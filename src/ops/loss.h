@@ -1,6 +1,7 @@
 /* The language model's loss, like Megatron-LM core/tensor_parallel/cross_entropy.py. */
 #pragma once
 
+#include "ops/linear.h"
 #include "tape/tape.h"
 
 /* Returns the losses [b,s] in nats, in the arithmetic type. logits_sbv [s,b,v] is contiguous, and no other op may read
@@ -22,7 +23,8 @@ typedef struct LinearLoss {
     int64_t positions;
     double softcap; /* cap for op_softcap; 0 means no cap */
     bool sequence;  /* whether x is V along the sequence over tensor-parallel ranks, instead of I */
-    Tensor *dloss;  /* [b,s]: the gradient of each loss; required if the tape records */
+    const Quantiser *quantiser; /* see LinearLayer */
+    Tensor *dloss;              /* [b,s]: the gradient of each loss; required if the tape records */
     /* receives op_correct's result for the capped logits; NULL if the result is not needed */
     Tensor **correct;
 } LinearLoss;

@@ -99,7 +99,7 @@ UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train
   |--eval-global-batch-size 8|--data-args-path x|--per-split-data-args-path x|--fim-data|--fim-rate 0.2
   |--fim-spm-rate 0.2|--fim-split-sample x|--fim-fragment-rate 0.2|--fim-no-prefix x|--fim-prefix-token x
   |--fim-middle-token x|--fim-suffix-token x|--fim-pad-token x|--fim-eod-token x
-  |--cross-entropy-loss-fusion|--cross-entropy-fusion-impl linear|--cross-entropy-chunk-size 4
+  |--cross-entropy-loss-fusion|--cross-entropy-fusion-impl linear|--cross-entropy-chunk-size 4|--fp8-output-proj
   |--log-validation-ppl-to-tensorboard|--tokenizer-hf-include-special-tokens|--mtp-num-layers 1|--mtp-use-repeated-layer
   |--mtp-loss-scaling-factor 0.2|--mtp-detach-heads|--hybrid-layer-pattern *-|--mamba-state-dim 4|--mamba-head-dim 4
   |--mamba-num-groups 2|--mamba-num-heads 4|--mamba-dt-min 0.01|--experimental-attention-variant gdn

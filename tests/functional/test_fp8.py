@@ -39,7 +39,7 @@ for recipe, case, cells in ("delayed", "llama-layouts", CELLS + SINGLE), ("tenso
     print(f"{recipe}, {case}: R of all layouts is that of one rank", flush=True)
 
 data = corpus()
-options = ["--lane", "bf16", "--fp8-format", *RECIPES["delayed"]]
+options = ["--lane", "bf16", "--fp8-format", *RECIPES["delayed"], "--fp8-output-proj"]
 straight = WORK / "straight"
 pretrain(data, straight, *options, "--save-interval", 1, "--log-jsonl", WORK / "straight.jsonl")
 expected = losses(WORK / "straight.jsonl")
@@ -86,18 +86,19 @@ BLOCKS = "--fp8-recipe blockwise --hidden-size 144 --ffn-hidden-size 200 --no-fp
 OVERLAP = "--overlap-grad-reduce --overlap-param-gather"
 EXPERTS = "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 144 --disable-bias-linear"
 SHARDS = "--tensor-model-parallel-size 2 --sequence-parallel"
+UNTIED = "--fp8-output-proj --untie-embeddings-and-output-weights"
 STORED = f"""
 {SKIPPED} --use-distributed-optimizer
 {SKIPPED} --ranks 2 --use-distributed-optimizer --ddp-num-buckets 3 {OVERLAP}
 --bf16 --fp8-recipe tensorwise --ranks 4 --tensor-model-parallel-size 2 --use-megatron-fsdp {OVERLAP} --num-layers 3
---bf16 {BLOCKS} --ranks 4 --use-megatron-fsdp --num-distributed-optimizer-instances 2
+--bf16 {BLOCKS} --ranks 4 --use-megatron-fsdp --num-distributed-optimizer-instances 2 {UNTIED} --vocab-size 300
 --bf16 {BLOCKS} --ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads {OVERLAP}
 --lane fp32 {DELAYED} --ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy no_shard
 --lane fp32 {BLOCKS} --ranks 3 --global-batch-size 6 --use-distributed-optimizer
 --lane fp32 --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 0 --ranks 2 --use-megatron-fsdp
 --bf16 --fp8-recipe tensorwise --optimizer muon --ranks 2 --use-distributed-optimizer
 --bf16 {BLOCKS} {EXPERTS} --ranks 4 --expert-model-parallel-size 2 --use-megatron-fsdp {OVERLAP}
---bf16 {DELAYED} {EXPERTS} --ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads
+--bf16 {DELAYED} {EXPERTS} --ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads {UNTIED}
 --bf16 --fp8-recipe tensorwise {EXPERTS} --optimizer muon --ranks 4 {SHARDS} --use-distributed-optimizer
 """
 for number, line in enumerate(STORED.strip().splitlines()):

@@ -621,6 +621,7 @@ scaled_alike("rampup_batch_size", "--initial-loss-scale 16777216 --hysteresis 1 
 low_precision(rounded)
 rounded("lane", "--lane exact")
 rounded("fp8_format", FP8.replace("hybrid", "e4m3"), like="--num-layers 3 --lane fp32 --lr 1e-3")
+rounded("fp8_output_proj", FP8 + "--fp8-output-proj", like=FP8)
 CHUNKS = "--lane fp32 --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear "
 for families, untied in (GPT, ""), (T5, "--untie-embeddings-and-output-weights "):
     rounded("cross_entropy_loss_fusion cross_entropy_fusion_impl", untied + CHUNKS + "--cross-entropy-chunk-size 10", untied + "--lane fp32",

@@ -292,6 +292,7 @@ static const struct {
     {"fp8-amax-compute-algo", "most_recent"},
     {"no-fp8-wgrad", "false"},
     {"fp8-param-gather", "false"},
+    {"fp8-output-proj", "false"},
     {"first-last-layers-bf16", "false"},
     {"num-layers-at-start-in-bf16", "1"},
     {"num-layers-at-end-in-bf16", "1"},

@@ -14,6 +14,7 @@
 #include "kernels/ops.h"
 #include "ops/fp8.h"
 #include "ops/linear.h"
+#include "ops/loss.h"
 #include "param/fp8_weights.h"
 #include "unit/ops/fp8_layer.h"
 #include "unit/zero_grads.h"
@@ -189,6 +190,106 @@ TEST(gemms_are_of_quantised_operands) {
                                     .most_recent = which & 1,
                                     .wgrad = which & 1},
                         (Way)(which / 2));
+}
+
+/* ---- logits in chunks ---- */
+
+enum { POSITIONS = 256, WIDTH = 128, VOCAB = 256 };
+
+typedef struct HeadOutcome {
+    double loss[POSITIONS], dx[POSITIONS * WIDTH], dw[VOCAB * WIDTH], state[QUANT_ROLES * 4];
+} HeadOutcome;
+
+/* The second half of the positions repeats the first, so that both halves have the same scales. */
+static void run_head(QuantSpec spec, Way way, int64_t positions, HeadOutcome *o) {
+    spec.keep_weights = way == KEPT, spec.store_weights = way == STORED,
+    spec.keep_inputs = way == INPUTS_KEPT;
+    Layer l;
+    layer_open(&l, spec, (ParamSpec){.dim = {VOCAB, WIDTH}},
+               way == EMULATED ? 0 : FP8_GEMM_WHOLE | FP8_GEMM_BLOCKS);
+    const StateContext state = {.device = l.device, .tokens = POSITIONS, .training = true};
+    double *x0 = numbers(POSITIONS / 2 * WIDTH, 1, 1), *dloss0 = numbers(POSITIONS / 2, 2, 0);
+    double dloss[POSITIONS];
+    int64_t ids[POSITIONS];
+    for (int i = 0; i < POSITIONS; i++) {
+        dloss[i] = dloss0[i % (POSITIONS / 2)];
+        ids[i] = 7 * (i % (POSITIONS / 2)) % VOCAB;
+    }
+    Tensor label = tensor_make(ids, I64, 2, (int64_t[]){1, POSITIONS}),
+           seed = tensor_make(dloss, F64, 2, (int64_t[]){1, POSITIONS});
+    states_prepare(l.registry, &state);
+    for (int pass = 0; pass < 2; pass++) {
+        int casts = 0;
+        zero_grads(l.registry);
+        fp8_weights_cast(l.registry, NULL);
+        states_refresh(l.registry, &state);
+        tape_begin(l.tape, &RECORDING);
+        tape_trace(l.tape, count_casts, &casts);
+        Tensor *x = tape_input(l.tape, NULL, F64, 3, (int64_t[]){POSITIONS, 1, WIDTH}, 0), *loss;
+        for (int half = 0; half < 2; half++)
+            memcpy((double *)x->data + half * POSITIONS / 2 * WIDTH, x0, tensor_bytes(x) / 2);
+        if (positions) {
+            loss = op_linear_cross_entropy(
+                l.tape, x, &l.w->value, &label,
+                (LinearLoss){
+                    .vocab = VOCAB, .positions = positions, .quantiser = l.quantiser, .dloss = &seed});
+        } else {
+            Tensor *y = op_linear(l.tape, x, &(LinearLayer){.w_oi = &l.w->value, .quantiser = l.quantiser});
+            loss = op_cross_entropy_of(l.tape, y, &label, VOCAB, &seed);
+        }
+        memcpy(o->loss, loss->data, sizeof o->loss);
+        tape_backward(l.tape, loss, &seed, NEED_ALL);
+        memcpy(o->dx, tape_grad(l.tape, x)->data, sizeof o->dx);
+        memcpy(o->dw, l.w->main_grad.data, sizeof o->dw);
+        if (spec.recipe == QUANT_DELAYED)
+            memcpy(o->state, tensor_at(&l.quantiser->state->master, 0), sizeof o->state);
+        if (positions == POSITIONS / 2 && way == NATIVE) {
+            const int blocks = spec.recipe == QUANT_BLOCKWISE ? 2 : 1, of_w = blocks;
+            assert_int_equal(casts, of_w + 2 * (2 + blocks)); /* of x twice and of dy, in each chunk */
+        }
+        states_end_step(l.registry, &state);
+        tape_end(l.tape);
+    }
+    free(x0), free(dloss0);
+    layer_close(&l);
+}
+
+static void expect_close(const char *what, const double *a, const double *b, int64_t n) {
+    double square = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) square += (a[i] - b[i]) * (a[i] - b[i]), size += b[i] * b[i];
+    /* sums of at most 256 terms in another order */
+    if (!(size > 0 && square <= size * 0x1p-88))
+        fail_msg("%s differs by %g of %g", what, sqrt(square), sqrt(size));
+}
+
+TEST(logits_in_chunks_are_quantised_like_whole_logits) {
+    static HeadOutcome whole, chunks;
+    for (QuantRecipe recipe = QUANT_DELAYED; recipe <= QUANT_BLOCKWISE; recipe++)
+        for (Way way = EMULATED; way < WAYS; way++)
+            for (int64_t positions = POSITIONS / 2; positions < 180; positions += 48) {
+                const QuantSpec spec = {
+                    .format = QUANT_HYBRID, .recipe = recipe, .history = 3, .wgrad = true};
+                /* only delayed scales are the same in chunks of 176 and 80 */
+                if (positions > POSITIONS / 2 && recipe != QUANT_DELAYED) continue;
+                if (recipe == QUANT_BLOCKWISE && way == INPUTS_KEPT) continue;
+                run_head(spec, way, 0, &whole);
+                run_head(spec, way, positions, &chunks);
+                expect_close("loss", chunks.loss, whole.loss, POSITIONS);
+                expect_close("dx", chunks.dx, whole.dx, POSITIONS * WIDTH);
+                expect_close("dw", chunks.dw, whole.dw, VOCAB * WIDTH);
+                if (recipe == QUANT_DELAYED)
+                    expect_close("state", chunks.state, whole.state, QUANT_ROLES * 4);
+            }
+}
+
+/* ---- quantizers ---- */
+
+TEST(a_weight_has_one_quantiser) {
+    Layer l;
+    const QuantSpec spec = {.format = QUANT_E4M3, .recipe = QUANT_DELAYED, .history = 1};
+    layer_open(&l, spec, (ParamSpec){.dim = {WIDTH, WIDTH}}, 0);
+    assert_ptr_equal(quantize_new(l.registry, "layer", l.w, spec), l.quantiser);
+    layer_close(&l);
 }
 
 TEST(reasons_for_the_emulation_are_given) {

@@ -102,6 +102,14 @@ static const char *const RECIPES[] = {
     "--fp8-format hybrid --fp8-recipe tensorwise --fp8-keep-weights",
     "--fp8-format hybrid --fp8-recipe delayed --fp8-param-gather --use-distributed-optimizer",
     "--fp8-format hybrid --fp8-recipe tensorwise --fp8-param-gather --use-megatron-fsdp",
+    "--fp8-format hybrid --fp8-recipe tensorwise --fp8-output-proj",
+    "--fp8-format hybrid --fp8-recipe delayed --fp8-output-proj --fp8-param-gather "
+    "--use-distributed-optimizer "
+    "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --cross-entropy-chunk-size 16",
+    "--fp8-format hybrid --fp8-recipe tensorwise --fp8-output-proj --fp8-param-gather --use-megatron-fsdp "
+    "--untie-embeddings-and-output-weights",
+    "--fp8-format hybrid --fp8-recipe delayed --fp8-output-proj --mtp-num-layers 2 --mtp-use-repeated-layer "
+    "--position-embedding-type rope --untie-embeddings-and-output-weights",
 };
 static const char *const LAYOUTS[] = {
     "--ranks 2 --tensor-model-parallel-size 2",
