@@ -13,6 +13,7 @@ typedef struct Options {
     int64_t node;
     bool search;
     const char *json, *rates;
+    TextList links;
 } Options;
 
 static const Arg ROWS[] = {
@@ -27,6 +28,9 @@ static const Arg ROWS[] = {
             "Maximum tensor-parallel size that --search tries."),
     ARG_ROW(Options, rates, "rates", ARG_TEXT, "none",
             "Also predict the time of a step from the rates in this file, which bench rates measured."),
+    ARG_ROW(Options, links, "links", ARG_TEXTS, "none",
+            "Files that add links to --rates: results of bench comm, and a description of hosts, such as "
+            "bench/rates/hgx-h100-ndr400.json."),
     ARG_ROW(Options, json, "json", ARG_TEXT, "none", "Also write the plan to this file as JSON."),
 };
 
@@ -38,7 +42,11 @@ static void check(const Options *o, const Config *c, Args *args) {
     if (o->node < 1 || o->node > NODE_MOST)
         args_problem(args, "--gpus-per-node must be from 1 to %d.", NODE_MOST);
     if (!o->search) args_refuse(args, "gpus-per-node", "without --search");
+    if (!o->rates) args_refuse(args, "links", "without --rates");
     command_refuse_same_files(args, &(NamedFile){"--json", o->json}, 1, &(NamedFile){"--rates", o->rates}, 1);
+    for (int64_t i = 0; i < o->links.count; i++)
+        command_refuse_same_files(args, &(NamedFile){"--json", o->json}, 1,
+                                  &(NamedFile){"--links", o->links.at[i]}, 1);
 }
 
 /* Opens the GPU if the plan is for GPUs and this machine has a GPU. With an open GPU, the plan includes the
@@ -72,6 +80,7 @@ static Err plan(const Setup *s, const Options *o, bool *pass) {
     if (!e.code) e = plan_make(c, gpu, s->arena, &run);
     if (!e.code && o->search) found = plan_search(c, gpu, available, o->node);
     if (!e.code && o->rates) e = rates_read(o->rates, &rates);
+    for (int64_t i = 0; !e.code && i < o->links.count; i++) e = links_read(o->links.at[i], &rates.links);
     if (!e.code && o->rates) e = step_time(&run, gpu, &rates, s->arena, &time);
     if (!e.code) {
         *pass = o->search ? found.n > 0 : !available || plan_bytes(&run) <= available;

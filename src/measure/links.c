@@ -277,6 +277,7 @@ static Err read_row(const json_t *root, const json_t *row, Links *l) {
 }
 
 static Err read_all(const json_t *root, Links *l) {
+    if (!root) return err_user("it is not JSON");
     const json_t *host = json_object_get(root, "host"), *links = json_object_get(root, "links"),
                  *rows = json_object_get(root, "rows");
     if (!host && !links && !rows && !json_object_get(root, "rates_version"))
@@ -289,20 +290,24 @@ static Err read_all(const json_t *root, Links *l) {
     return ERR_OK;
 }
 
+Err links_add(const char *path, const json_t *root, Links *l) {
+    const Err e = read_all(root, l);
+    sort(l);
+    if (!e.code) return e;
+    return err_user(
+        "%.300s does not describe links: %.500s. Measure links with 'isotron bench comm --json FILE', or "
+        "describe them as in docs/reference/formats.md",
+        path, e.msg);
+}
+
 Err links_read(const char *path, Links *l) {
     Str text = {0};
     Err e = file_read_stream(path, &text);
     if (!e.code) {
         json_t *root = json_loadb(text.s ? text.s : "", text.len, JSON_REJECT_DUPLICATES, NULL);
-        e = root ? read_all(root, l) : err_user("it is not JSON");
+        e = links_add(path, root, l);
         json_decref(root);
-        if (e.code)
-            e = err_user(
-                "%.300s does not describe links: %.500s. Measure links with 'isotron bench comm --json "
-                "FILE', or describe them as in docs/reference/formats.md",
-                path, e.msg);
     }
-    sort(l);
     str_free(&text);
     return e;
 }

@@ -78,6 +78,8 @@ double links_copy_time(const Links *, LinkCopy, double bytes, LinkSource *);
  * the links first, and release them with links_free, even after an error. Returns a user error for a second
  * description. */
 Err links_read(const char *path, Links *);
+/* The same for a file that has been parsed. NULL means that it is not JSON. */
+Err links_add(const char *path, const json_t *root, Links *);
 /* Returns the times as the member `links` of a rates file. */
 json_t *links_json(const Links *);
 void links_free(Links *);

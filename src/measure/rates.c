@@ -217,9 +217,9 @@ json_t *rates_json(const Rates *r) {
     for (int type = 0; type < DTYPES; type++)
         if (r->gemm[type] > 0) json_object_set_new(gemm, dtype_name(type), json_real(r->gemm[type]));
     for (int i = 0; i < r->n; i++) json_array_append_new(rates, rate_json(&r->rate[i]));
-    return json_pack("{s:i, s:f, s:f, s:{s:f, s:o}, s:o}", "rates_version", RATES_VERSION, "tile", r->tile,
-                     "launch_us", r->launch_ns * 1e-3, "roofs", "copy_gbytes", r->copy, "gemm_gflops", gemm,
-                     "rates", rates);
+    return json_pack("{s:i, s:f, s:f, s:{s:f, s:o}, s:o, s:o}", "rates_version", RATES_VERSION, "tile",
+                     r->tile, "launch_us", r->launch_ns * 1e-3, "roofs", "copy_gbytes", r->copy,
+                     "gemm_gflops", gemm, "rates", rates, "links", links_json(&r->links));
 }
 
 /* Reads a number that is finite and at least 0. */
@@ -279,10 +279,14 @@ Err rates_read(const char *path, Rates *r) {
         e = err_user("the rates file %.500s is damaged after %d rates: measure it again with 'isotron bench "
                      "rates --json FILE'",
                      path, r->n);
+    if (!e.code) e = links_add(path, root, &r->links);
     rates_sort(r);
     json_decref(root);
     str_free(&text);
     return e;
 }
 
-void rates_free(Rates *r) { free(r->rate); }
+void rates_free(Rates *r) {
+    free(r->rate);
+    links_free(&r->links);
+}

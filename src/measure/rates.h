@@ -30,6 +30,7 @@
 
 #include "base/err.h"
 #include "kernels/ops.h"
+#include "measure/links.h"
 
 enum { RATES_VERSION = 1, RATES_MOST = 1 << 20, RATE_SIZES = 4, RATE_NAME = 64 };
 
@@ -51,6 +52,7 @@ typedef struct Rates {
     Rate *rate;          /* [n], sorted by name and size */
     int n;
     double least_ns; /* the shortest time; set by rates_sort */
+    Links links;
 } Rates;
 
 /* Returns the name and size of a call, with ns = 0. */

@@ -95,6 +95,15 @@ assert "from rooflines (adamw F32, " in printed and "predicted step: " in printe
 assert math.isclose(sum(c["us"] * c["calls"] for c in time["calls"]), 1e3 * time["step_ms"])
 assert math.isclose(sum(time["family_ms"].values()), time["device_ms"])
 
+# Links: of bench comm, of a comparison with nccl-tests, and of a description, which must be the only one.
+isotron("bench", "comm", "--ranks", 2, "--max-bytes", "4K", "--seconds", 1e-3, "--json", WORK / "comm.json")
+HOST = ROOT / "bench/rates/hgx-h100-ndr400.json"
+LINKS = ["--links", WORK / "comm.json", ROOT / "bench/results/gpu-comm-2.json", HOST]
+predict(conf, file, "--device", "cpu", *LINKS)
+assert "this is the second description of hosts" in predict(conf, file, "--device", "cpu", *LINKS, HOST, expect=2)[0]
+described = json.loads(HOST.read_text())
+assert described["host"].keys() == described["basis"].keys()
+
 # A measurement whose process ends is skipped. After an op's second failure, its other calls are skipped, too.
 run = subprocess.Popen([PROGRAM, "bench", "rates", "--dtype", "fp32", "--filter", "^linear$", "--seconds", "1e-3",
                         "--cpu-threads", "1", "--json", RATES], stdout=subprocess.PIPE, text=True)
