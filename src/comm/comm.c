@@ -68,7 +68,7 @@ CommChannel *comm_channel(Comm *c, const CommKey *key) {
     void **place = comm_lookup(&c->channels, key);
     if (!*place) {
         CommChannel *ch = mem_zero(1, sizeof *ch);
-        *ch = (CommChannel){.key = *key, .members = comm_members(key)};
+        *ch = (CommChannel){.key = *key, .members = comm_members(key), .number = (int)c->channels.count - 1};
         while (ch->member < ch->members && comm_member(key, ch->member) != c->rank) ch->member++;
         CHECK(ch->member < ch->members, "rank %d is not a member of its operation's group", c->rank);
         *place = ch;
@@ -264,14 +264,20 @@ CommWork *comm_start(Comm *c, const CommCall *call) {
     w->channel = comm_channel(c, &key);
     w->seq = w->channel->next++;
     w->record = comm_record_start(&c->recorder, w);
-    if (c->host) start(c, w);
+    if (c->host)
+        start(c, w);
+    else if (c->observer)
+        c->observer->start(c->observer->arg, &w->call, w->channel->number, w->record);
     return w;
 }
 
 void comm_wait(Comm *c, CommWork *w) {
     CHECK(w->open, "the operation at '%s' is waited for twice", w->facts.site);
     if (w->channel) {
-        if (c->host) wait(c, w);
+        if (c->host)
+            wait(c, w);
+        else if (c->observer)
+            c->observer->wait(c->observer->arg, w->record);
         if (!w->transport || w->transport != c->device) comm_record_done(&c->recorder, w->record);
     }
     if (w->call.kind == COMM_ALL_TO_ALL) free((int64_t *)w->call.in_counts);
@@ -306,6 +312,12 @@ Comm *comm_null(int world, int rank) {
 }
 
 bool comm_is_null(const Comm *c) { return !c->host; }
+
+void comm_observe(Comm *c, const CommObserver *observer) { c->observer = observer; }
+
+bool comm_starts(const Comm *c, const Device *device) {
+    return c && (device->kind != DEVICE_NULL || c->observer);
+}
 
 void comm_free(Comm *c) {
     if (c->host) c->host->free(c);

@@ -44,6 +44,7 @@ typedef enum CommKind {
     COMM_RECV, /* receives n elements from member `peer` */
     COMM_KINDS
 } CommKind;
+const char *comm_kind_name(CommKind); /* such as "all_reduce" */
 
 /* The results of COMM_MAX and COMM_MIN are NaN if any operand is NaN. */
 typedef enum CommReduction { COMM_SUM, COMM_MAX, COMM_MIN } CommReduction;
@@ -158,6 +159,20 @@ void comm_threads(int world, const CommOptions *, CommMain *fn, void *arg);
 /* Returns a Comm whose operations finish immediately and leave `out` unchanged. */
 Comm *comm_null(int world, int rank);
 bool comm_is_null(const Comm *);
+
+/* Functions that a Comm from comm_null calls when an operation in a group with several members starts, and when this
+ * rank waits for the operation. Operations are numbered. The operations of a channel (a group's collectives, or the
+ * messages from one member to another) run in sequence. */
+typedef struct CommObserver {
+    void (*start)(void *arg, const CommCall *, int channel, int64_t number);
+    void (*wait)(void *arg, int64_t number);
+    void *arg;
+} CommObserver;
+/* Sets the observer, which must remain valid as long as the Comm. Call this function before the Comm is used. */
+void comm_observe(Comm *, const CommObserver *);
+/* Returns whether operations on the device's memory start. On a null device, they start only if they are observed. A
+ * NULL Comm means that there is only one rank. */
+bool comm_starts(const Comm *, const Device *);
 void comm_free(Comm *); /* frees a Comm from comm_null, comm_mpi or comm_tcp */
 
 /* ---- processes ---- */

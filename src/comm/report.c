@@ -17,6 +17,8 @@ static const char *const KINDS[] = {
     [COMM_RECV] = "recv",
     [COMM_GRAPH] = "graph",
 };
+const char *comm_kind_name(CommKind kind) { return KINDS[kind]; }
+
 static const char *const REDUCTIONS[] = {[COMM_SUM] = "sum", [COMM_MAX] = "max", [COMM_MIN] = "min"};
 
 static const char *difference(const CommFacts *a, const CommFacts *b) {

@@ -36,6 +36,7 @@ void **comm_lookup(CommTable *, const CommKey *);
 typedef struct CommChannel {
     CommKey key;
     int members, member; /* number of members, and this rank's index among them */
+    int number;          /* index among this rank's channels */
     int64_t next;        /* sequence number of this rank's next operation */
     bool all_to_all;     /* whether an all-to-all is planned */
     void *state;         /* the state of the transport */
@@ -144,10 +145,11 @@ struct Comm {
     _Atomic double deadline_s; /* atomic, because the transports' threads read it */
     _Atomic(const CommFarewell *) farewell;
     CommSabotage sabotage;
-    CommProfile *profile; /* [COMM_PROFILE], or NULL if there is no profile */
-    Device *computes;     /* device that the profile waits for, or NULL if there is none */
-    int64_t started;      /* number of operations that this rank has started */
-    int open;             /* number of operations that have not been waited for */
+    const CommObserver *observer; /* NULL if there is none */
+    CommProfile *profile;         /* [COMM_PROFILE], or NULL if there is no profile */
+    Device *computes;             /* device that the profile waits for, or NULL if there is none */
+    int64_t started;              /* number of operations that this rank has started */
+    int open;                     /* number of operations that have not been waited for */
     CommTable channels;
     CommWork *spare;
     CommRecorder recorder;

@@ -15,6 +15,7 @@ static int64_t taken(Tape *t, const Tensor *expert, int64_t first, int64_t exper
     const RunContext *run = tape_context(t);
     const int64_t copies = tensor_count(expert);
     if (run->device->kind == DEVICE_NULL) {
+        device_wait(run->device); /* as device_view does */
         const int64_t sharing = spmd_on(expert->spmd, AXIS_EP) == SPMD_R ? tape_axis(t, AXIS_EP) : 1;
         return (copies + sharing - 1) / sharing;
     }

@@ -127,7 +127,9 @@ Tensor *op_arrive(Tape *t, Moving m) {
 
 /* ---- plan ---- */
 
-/* Counts the rows sent to and received from each EP rank. Without a capacity, a->arriving becomes the maximum
+static int64_t part_of(int64_t rows, int parts, int i) { return rows * (i + 1) / parts - rows * i / parts; }
+
+/* Counts the rows sent to and received from each EP rank. A dry run assumes equal numbers. Without a capacity, a->arriving becomes the maximum
  * number of rows that any rank in this rank's expert-tensor-parallel group receives, because the group will
  * then gather these rows. */
 static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
@@ -135,7 +137,13 @@ static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     const int etp = m->size[AXIS_ETP], ep = m->size[AXIS_EP], me = m->coordinate[AXIS_EP];
     int64_t *sent = tape_alloc(t, 2 * (size_t)ep * sizeof *sent), *received = sent + ep;
     a->sent = sent, a->received = received;
-    if (tape_context(t)->device->kind == DEVICE_NULL) return;
+    if (tape_context(t)->device->kind == DEVICE_NULL) {
+        for (int i = 0; i < ep; i++)
+            sent[i] = part_of(a->rows, ep, i),
+            received[i] = part_of(a->arriving < a->rows ? a->arriving : a->rows, ep, i);
+        device_wait(tape_context(t)->device); /* as device_view does */
+        return;
+    }
     /* `all` contains the index of each expert's first row, for each rank. */
     DeviceView view = device_view(tape_context(t)->device, all->data, tensor_bytes(all), VIEW_READ);
     const int64_t *begin = view.data, width = all->dim[1],

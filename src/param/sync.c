@@ -484,7 +484,7 @@ void sync_gather_shards(Sync *s, const Param *p, DType type, const void *in, voi
 
 Sync *sync_new(Registry *r, Comm *comm) {
     Sync *s = mem_zero(1, sizeof *s);
-    if (r->device->kind == DEVICE_NULL) comm = NULL;
+    if (!comm_starts(comm, r->device)) comm = NULL;
     CHECK(comm || r->layout.mesh.world == 1 || r->device->kind == DEVICE_NULL, "%d ranks need a Comm",
           r->layout.mesh.world);
     *s = (Sync){.registry = r, .comm = comm, .gather = gather_new(r, comm), .due = -1, .finished = true};

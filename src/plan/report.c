@@ -146,11 +146,34 @@ static void print_ops(const StepTime *t, RateSource source, Str *out) {
     if (*last) str_puts(out, ")");
 }
 
+static void print_parts(const StepTime *t, Str *out) {
+    const SimParts *p = &t->parts;
+    char axes[32];
+    str_printf(out, "time of a rank: ops %s, slowed by communication %s", percent_text(p->ops / t->ns).s,
+               percent_text(p->load / t->ns).s);
+    for (unsigned i = 0; i < SIM_AXES; i++)
+        if (p->exposed[i] > 0)
+            str_printf(out, ", exposed %s %s", mesh_axes_text(i, axes),
+                       percent_text(p->exposed[i] / t->ns).s);
+    str_printf(out, ", bubble %s, host %s\n", percent_text(p->bubble / t->ns).s,
+               percent_text(p->host / t->ns).s);
+    double links = 0;
+    for (int i = 0; i < LINK_SOURCES; i++) links += t->link_ns[i];
+    str_printf(out,
+               "operations between ranks: %s of their time is from measured sizes and groups, %s from other "
+               "sizes or groups, %s from the description of hosts; assumed to use %g of %g multiprocessors\n",
+               percent_text(t->link_ns[LINK_MEASURED] / links).s,
+               percent_text(t->link_ns[LINK_BEYOND] / links).s,
+               percent_text(t->link_ns[LINK_DESCRIBED] / links).s, TRACE_BLOCKS, TRACE_MULTIPROCESSORS);
+}
+
 void step_time_print(const StepTime *t, Str *out) {
     const char *separator = "";
-    str_printf(out, "predicted step: %.4g ms, %.4g tokens/s, MFU %s%s\n", t->ns * 1e-6, t->tokens_per_second,
-               percent_text(t->mfu).s,
+    str_printf(out, "predicted step: %.4g ms, %.4g tokens/s", t->ns * 1e-6, t->tokens_per_second);
+    if (t->ranks > 1) str_printf(out, " (%.4g per rank)", t->tokens_per_second / t->ranks);
+    str_printf(out, ", MFU %s%s\n", percent_text(t->mfu).s,
                t->host_ns > t->device_ns ? "; the host limits the step: use CUDA graphs" : "");
+    if (t->ranks > 1) print_parts(t, out);
     str_puts(out, "time by op family: ");
     for (int i = 0; i < OP_FAMILIES; i++) {
         if (t->family_ns[i] <= 0) continue;
@@ -237,6 +260,17 @@ static json_t *plan_json(const RunPlan *p) {
 
 static const char *const SOURCES[RATE_SOURCES] = {"measured", "beyond", "roofline", "none"};
 
+/* Returns the parts of the step's time on several ranks. */
+static json_t *parts_json(const SimParts *p) {
+    char axes[32];
+    json_t *exposed = json_object();
+    for (unsigned i = 0; i < SIM_AXES; i++)
+        if (p->exposed[i] > 0)
+            json_object_set_new(exposed, mesh_axes_text(i, axes), json_real(p->exposed[i] * 1e-6));
+    return json_pack("{s:f, s:f, s:o, s:f, s:f}", "ops", p->ops * 1e-6, "slowed_ops", p->load * 1e-6,
+                     "exposed", exposed, "bubble", p->bubble * 1e-6, "host", p->host * 1e-6);
+}
+
 static json_t *time_json(const StepTime *t) {
     json_t *families = json_object(), *calls = json_array();
     for (int i = 0; i < OP_FAMILIES; i++)
@@ -248,10 +282,10 @@ static json_t *time_json(const StepTime *t) {
                                                "calls", (json_int_t)w->calls, "us", w->work.ns * 1e-3, "from",
                                                SOURCES[w->source]));
     }
-    return json_pack("{s:f, s:f, s:f, s:f, s:o, s:s, s:o, s:o}", "step_ms", t->ns * 1e-6, "device_ms",
+    return json_pack("{s:f, s:f, s:f, s:f, s:o, s:s, s:o, s:o, s:o}", "step_ms", t->ns * 1e-6, "device_ms",
                      t->device_ns * 1e-6, "host_ms", t->host_ns * 1e-6, "tokens_per_second",
                      t->tokens_per_second, "mfu", json_finite(t->mfu), "rates_device", t->rates->device,
-                     "family_ms", families, "calls", calls);
+                     "family_ms", families, "calls", calls, "parts_ms", parts_json(&t->parts));
 }
 
 static json_t *search_json(const Search *s) {

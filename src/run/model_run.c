@@ -106,7 +106,7 @@ int64_t model_run_tokens(const ModelRun *r) {
 StateContext model_run_state(const ModelRun *r, bool training) {
     return (StateContext){.device = r->device,
                           .layout = &r->layout,
-                          .comm = r->device->kind == DEVICE_NULL ? NULL : r->comm,
+                          .comm = comm_starts(r->comm, r->device) ? r->comm : NULL,
                           .tokens = model_run_tokens(r),
                           .training = training};
 }

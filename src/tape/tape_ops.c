@@ -58,7 +58,7 @@ bool tape_overlaps(const Tape *t, Axis axis) {
 TapeComm tape_comm_start(Tape *t, const OpDef *op, CommCall call, Tensor *in, Tensor *out) {
     TapeComm c = {op, in, out, NULL, t->context->at_once & call.group.axes || t->context->probe};
     call.dtype = (DType)(in ? in : out)->dtype;
-    if (t->context->device->kind == DEVICE_NULL) {
+    if (!comm_starts(t->context->comm, t->context->device)) {
         if (t->context->comm) comm_plan(t->context->comm, &call);
         return c;
     }

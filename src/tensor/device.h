@@ -55,7 +55,8 @@ typedef struct Device {
     const struct Device *target;         /* for a null device: the device for which it plans, or NULL */
     Pool *pool;                          /* the host threads among which CPU kernels divide their loops */
     OpProfile *profile;                  /* one entry per op, owned by the caller, or NULL */
-    CallObserver *observer;              /* a null device calls this function for every op; may be NULL */
+    /* a null device calls this function for every op, and with NULL for device_wait; may be NULL */
+    CallObserver *observer;
     void *observer_arg;
     bool any_order;       /* as in DeviceSpec */
     unsigned char id[16]; /* the unique id of a GPU; 0 for other devices */

@@ -10,6 +10,10 @@ static void null_run(const OpDef *op, const Call *c) {
     if (d->observer) d->observer(d->observer_arg, op, c);
 }
 
+static void null_wait(Device *d) {
+    if (d->observer) d->observer(d->observer_arg, NULL, NULL);
+}
+
 static const char *null_path(const OpDef *op, const Call *c) {
     const Device *target = c->device->target;
     return target && target->backend->path ? target->backend->path(op, c) : NULL;
@@ -24,7 +28,7 @@ static void *null_alloc(Device *d, size_t bytes) {
 }
 
 const DeviceBackend device_null_backend = {
-    .run = null_run, .path = null_path, .fp8_gemms = null_fp8_gemms, .alloc = null_alloc};
+    .run = null_run, .wait = null_wait, .path = null_path, .fp8_gemms = null_fp8_gemms, .alloc = null_alloc};
 
 Device *device_null(void) {
     Device *d = mem_zero(1, sizeof *d);

@@ -127,6 +127,13 @@ static int64_t most_microbatches(const Trainer *r) {
     return most / (r->run.config->derived.micro_batch_size * r->run.layout.mesh.size[AXIS_DP]);
 }
 
+/* Returns whether this rank is primary for its microbatches' losses. The primary rank is the first
+ * tensor-parallel rank of the last pipeline stage. */
+static bool tells_loss(const Trainer *r) {
+    const Mesh *m = &r->run.layout.mesh;
+    return m->coordinate[AXIS_TP] == 0 && m->coordinate[AXIS_PP] == m->size[AXIS_PP] - 1;
+}
+
 /* Returns a microbatch without data. */
 static Batch empty_rows(const Trainer *r) {
     return (Batch){.b = model_run_together(&r->run, r->run.config->derived.micro_batch_size),
@@ -141,13 +148,27 @@ static void dry_microbatches(Trainer *r, const Batch *rows, int64_t n, int64_t m
     microbatches_begin(r->microbatches, n, rows);
     for (int64_t i = 0; i < n; i++) microbatches_add(r->microbatches, i, rows, (LossWeights){.aux = 0}, 0);
     if (r->sync) sync_begin(r->sync, n);
-    microbatches_train(r->microbatches, true);
+    microbatches_train(r->microbatches, tells_loss(r));
     if (r->sync) sync_finish(r->sync);
+}
+
+/* Runs the operations of reduce_report. */
+static void dry_report(const Trainer *r) {
+    LossSum sum[MODEL_LOSSES] = {{0}};
+    const Tensor *counters;
+    device_wait(r->run.device);
+    trainer_total(r, sum);
+    for (int i = 0; i < N_REDUCTIONS; i++)
+        if (has_counters(r, i, &counters))
+            comm_all_reduce(r->run.comm, comm_everyone(r->run.comm), "report", REDUCTIONS[i], F64,
+                            counters->data, tensor_count(counters));
 }
 
 void trainer_dry_step(Trainer *r, int64_t microbatches) {
     const Batch rows = empty_rows(r);
+    if (r->sync) sync_publish(r->sync);
     dry_microbatches(r, &rows, microbatches, microbatches);
+    if (r->sync) dry_report(r);
     const StateContext state = model_run_state(&r->run, true);
     states_end_step(r->run.model->registry, &state);
     optim_dry_step(r->optimizer);
@@ -198,13 +219,6 @@ void trainer_free(Trainer *r) {
 }
 
 /* ---- steps ---- */
-
-/* Returns whether this rank is primary for its microbatches' losses. The primary rank is the first
- * tensor-parallel rank of the last pipeline stage. */
-static bool tells_loss(const Trainer *r) {
-    const Mesh *m = &r->run.layout.mesh;
-    return m->coordinate[AXIS_TP] == 0 && m->coordinate[AXIS_PP] == m->size[AXIS_PP] - 1;
-}
 
 StepReport trainer_begin_step(Trainer *r) {
     if (!r->sync) grads_mark_unwritten(r->run.model->registry);

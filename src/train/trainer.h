@@ -60,8 +60,9 @@ Device *trainer_free_but_device(Trainer *);
  * an evaluation. Returns the schedule of this part, in which only the counts remain valid. Sets the PipelineSpec to the
  * spec of the full step. */
 RankSchedule trainer_dry_run(Trainer *, PipelineSpec *);
-/* Runs every op of a training step with the given number of microbatches on the null device. The trainer must have one
- * rank. */
+/* Runs every op and every operation between ranks of a training step with the given number of microbatches on the null
+ * device. The gathers of updated parameters come first, as if they followed the previous step. Operations between ranks
+ * start only if the Comm is observed (comm_observe). */
 void trainer_dry_step(Trainer *, int64_t microbatches);
 
 /* The report on a training step. Before trainer_reduce, the report covers only this rank's part. */

@@ -120,8 +120,7 @@ assert skipped[0] == "copy and launch: the process ended", skipped
 assert "\nskipped all further calls of linear F32\n" in printed, printed
 
 # Errors.
-for options, said in ((["--ranks", 2], "one rank, but the layout has 2"),
-                      (["--device", "cuda"], "plan is for a GPU: add --device cpu"),
+for options, said in ((["--device", "cuda"], "plan is for a GPU: add --device cpu"),
                       (["--batch-invariant-mode"], "kernels of --batch-invariant-mode: remove it, or --rates")):
     assert said in predict(conf, file, "--device", "cpu", *options, expect=2)[0], options
 no_fp8 = {"roofs": {"copy_gbytes": 4200, "gemm_gflops": {"BF16": 7e5}}}

@@ -1,4 +1,4 @@
-/* Tests that the predicted time of a step is the sum of the ops that the step runs, calculated by hand. */
+/* Compares predicted steps with times calculated by hand: the ops of one rank, and the operations between ranks. */
 #include "unit/config_helper.h"
 
 #include <math.h>
@@ -94,6 +94,79 @@ TEST(more_work_takes_more_time) {
                 assert_true(time_of(rates, "%s %s", MODELS[i], MORE[k]).ns >
                             time_of(rates, "%s", MODELS[i]).ns);
             }
+}
+
+/* ---- several ranks ---- */
+
+/* Hosts of 2 ranks. A byte takes 1 ns on NVLink, and 2 ns through a NIC. Ops take no time. */
+static const Rates LINKS = {
+    .device = "CPU",
+    .copy = HUGE_VAL,
+    .gemm = {[F32] = HUGE_VAL},
+    .links = {.described = true, .host = {.ranks = 2, .nics = 2, .rails = 2, .nvlink = 1, .nic = 0.5}}};
+
+enum { TP = 1 << AXIS_TP, DP = 1 << AXIS_DP };
+
+/* The bytes of a layer's activations, those of two numbers per token that the loss gathers from the other rank, and the
+ * number of weights. Buffers have gaps after vectors of H and 3 H elements, because each parameter begins at a multiple
+ * of 64 elements. */
+enum {
+    ACTIVATION = 4 * S * H,
+    STATISTICS = 2 * 4 * S,
+    GAPS = LAYERS * (6 * 48 + 16) + 2 * 48,
+    WEIGHTS = LAYERS * (12 * H * H + 13 * H) + 2 * H + V * H + S * H + GAPS
+};
+
+static bool is_near(double a, double b) { return fabs(a - b) <= 1e-9 * fabs(b); }
+
+/* On n ranks, a sum takes 2 (n-1)/n ns per byte, as long as a reduce-scatter and an all-gather. */
+TEST(operations_of_each_axis) {
+    static const struct {
+        const char *words;
+        unsigned axes;
+        double ns;
+    } ROWS[] = {
+        /* two sums of activations per layer and pass, one for the embedding and one for the head's gradient */
+        {"--tensor-model-parallel-size 2 --ranks 2 --global-batch-size 3", TP,
+         3 * ((4 * LAYERS + 2) * ACTIVATION + STATISTICS)},
+        /* F32 gradients */
+        {"--ranks 2 --global-batch-size 6", DP, 4 * WEIGHTS},
+        /* two hosts share the bytes among their NICs, so that NVLink is not faster */
+        {"--ranks 4 --global-batch-size 4", DP, 4 * WEIGHTS * 1.5},
+        {"--ranks 2 --global-batch-size 4 --use-distributed-optimizer", DP, 4 * WEIGHTS},
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        const StepTime t = time_of(&LINKS, "%s", ROWS[i].words);
+        const double ns = t.parts.exposed[ROWS[i].axes];
+        if (!is_near(ns, ROWS[i].ns)) fail_msg("%s: %.0f ns, not %.0f", ROWS[i].words, ns, ROWS[i].ns);
+        assert_true(is_near(t.ns, t.parts.bubble + ns + t.parts.exposed[0]));
+        assert_true(t.link_ns[LINK_DESCRIBED] > ns && t.link_ns[LINK_NONE] == 0);
+    }
+}
+
+/* A step that is extrapolated from two shorter steps takes the time of the complete step. */
+TEST(steps_with_many_microbatches) {
+    static const char *const ROWS[] = {
+        "--pipeline-model-parallel-size 2",
+        "--pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble",
+        "--pipeline-model-parallel-size 2 --num-layers 4 --num-virtual-stages-per-pipeline-rank 2",
+        "--pipeline-model-parallel-size 2 --interleaved-microbatches 2",
+        "--pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce "
+        "--overlap-param-gather",
+        "--use-megatron-fsdp --overlap-grad-reduce --overlap-param-gather",
+        "--tensor-model-parallel-size 2 --sequence-parallel --interleaved-microbatches 2 --tp-comm-overlap",
+    };
+    Rates r = LINKS;
+    r.copy = 0.01, r.gemm[F32] = 0.5, r.launch_ns = 20;
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        double ns[4];
+        for (int k = 0; k < 4; k++)
+            ns[k] = time_of(&r, "--ranks 4 %s --global-batch-size %d", ROWS[i], 16 * (k + 1)).ns;
+        /* each 16 samples more take the same time */
+        for (int k = 1; k < 3; k++)
+            if (!is_near(ns[k + 1] - ns[k], ns[1] - ns[0]))
+                fail_msg("%s: %f %f", ROWS[i], ns[k + 1] - ns[k], ns[1] - ns[0]);
+    }
 }
 
 TEST(missing_rates_are_named) {
