@@ -105,23 +105,58 @@ static __device__ __forceinline__ void copy_slices(const Scaled &g, const CUtens
 
 /* ---- multiplication ---- */
 
-/* Multiplies half of the columns of a slice, and adds the sums in F32. `of_row` contains the scales of the thread's rows.
- * In shared memory, `of_column` contains the scales of the columns of dw. */
-template <typename A, Kind kind, Sums sums>
-static __device__ __forceinline__ void multiply_half(float (*sum)[4], float (&part)[HALF / 8][4], uint64_t a,
-                                                     uint64_t b, const float (&of_row)[2],
-                                                     uint32_t of_column) {
-    typedef Fp8Product<A, HALF / 8> Multiply;
-    Multiply::fence(part);
-    Multiply::template run<false>(part, a, b);
+/* A warpgroup's operands in a slice, in shared memory, and the scales of its products. The thread's rows have a scale for
+ * each half of the columns. The scales of dw's columns are in shared memory. */
+struct Operands {
+    uint32_t a, b;
+    float of_row[2][2];
+    uint32_t of_column;
+};
+
+/* Waits for a slice. */
+template <Kind kind, Sums sums>
+static __device__ __forceinline__ Operands operands_of(const Scaled &g, const Pair &p,
+                                                       const Slices<kind, sums> &at, int group, int slice,
+                                                       int row, const float (&half)[2]) {
+    const int lane = threadIdx.x % 32, down = threadIdx.x / 32 * 16 + lane / 4;
+    const uint32_t from = uniform(at.a());
+    Operands o = {};
+    o.a = from + group * 64 * LINE_BYTES, o.b = from + A_BYTES;
+    barrier_wait(at.full(), at.phase);
+    if (sums != BLOCKS) return o;
+    const uint32_t scales = at.scales() + (uint32_t)(first_scale<kind>(g, p, slice, row) % 4 + down) * 4;
 #pragma unroll
-    for (int k = 32; k < TERMS; k += 32) Multiply::template run<true>(part, a + k / 16, b + k / 16);
+    for (int i = 0; i < 2; i++) {
+        const float r = get_shared(scales + 32 * i);
+#pragma unroll
+        for (int h = 0; h < 2; h++) o.of_row[h][i] = kind == WGRAD ? r : r * half[h];
+    }
+    o.of_column = at.scales() + A_SCALES + lane % 4 * 8;
+    return o;
+}
+
+/* Starts to multiply half of the columns of a slice. */
+template <typename A>
+static __device__ __forceinline__ void start_half(float (&part)[HALF / 8][4], const Operands &o, int h) {
+    typedef Fp8Product<A, HALF / 8> Multiply;
+    const uint32_t b = o.b + h * HALF * LINE_BYTES;
+    Multiply::fence(part);
+    Multiply::template run<false>(part, tile_descriptor<true>(o.a), tile_descriptor<true>(b));
+#pragma unroll
+    for (int k = 32; k < TERMS; k += 32)
+        Multiply::template run<true>(part, tile_descriptor<true>(o.a + k), tile_descriptor<true>(b + k));
     products_begun();
-    Multiply::template wait<0>(part);
+}
+
+/* Adds the products of half of the columns in F32. */
+template <Kind kind, Sums sums>
+static __device__ __forceinline__ void add_half(float (*sum)[4], const float (&part)[HALF / 8][4],
+                                                const Operands &o, int h) {
+    const float *of_row = o.of_row[h];
 #pragma unroll
     for (int q = 0; q < HALF / 8; q++) {
         float by[2];
-        if (kind == WGRAD && sums == BLOCKS) get_shared(of_column + 32 * q, by);
+        if (kind == WGRAD && sums == BLOCKS) get_shared(o.of_column + HALF * 4 * h + 32 * q, by);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (sums == EXACT)
@@ -132,59 +167,98 @@ static __device__ __forceinline__ void multiply_half(float (*sum)[4], float (&pa
     }
 }
 
-template <typename A, Kind kind, Sums sums>
-static __device__ __forceinline__ void multiply(float (&sum)[COLUMNS / 8][4], const Scaled &g, const Pair &p,
-                                                Slices<kind, sums> &at, int group, int row, int column,
-                                                bool inside) {
-    typedef Fp8Product<A, COLUMNS / 8> Multiply;
-    const int lane = threadIdx.x % 32, down = threadIdx.x / 32 * 16 + lane / 4;
-    /* BLOCKS: the scales of both halves of the columns of w */
-    const float *of_half[2] = {};
-    float half[2] = {}, part[HALF / 8][4] = {};
-    if (sums == BLOCKS && kind != WGRAD && inside && p.slices > 0) {
+/* BLOCKS: reads the scales of both halves of the columns of w, one slice ahead. */
+template <Kind kind, Sums sums> struct HalfScales {
+    struct Two {
+        float half[2];
+    } ahead;
+    const float *of_half[2];
+    int slice, slices;
+
+    __device__ __forceinline__ HalfScales(const Scaled &g, const Pair &p, int column)
+        : ahead{}, of_half{}, slice(0), slices(p.slices) {
+        if (sums != BLOCKS || kind == WGRAD) return;
         of_half[0] = g.b + p.expert * g.b_step + column / FP8_BLOCK * g.b_width;
         of_half[1] = of_half[0] + (column + HALF < g.n ? g.b_width : 0);
-        half[0] = *of_half[0], half[1] = *of_half[1];
+        next();
     }
-    uint32_t before = 0; /* FAST: the barrier that frees the previous slice */
+    __device__ __forceinline__ Two next() {
+        const Two two = ahead;
+        if (sums == BLOCKS && kind != WGRAD && slice < slices)
+            ahead = {of_half[0][slice], of_half[1][slice]}, slice++;
+        return two;
+    }
+};
+
+/* Lets both blocks overwrite a slice. */
+static __device__ __forceinline__ void free_slice(uint32_t barrier) {
+    if (threadIdx.x % 32 < 2) barrier_arrive_in(barrier, threadIdx.x % 32);
+}
+
+/* Adds the products of each slice in F32. If `ahead` is true, a warpgroup waits for its next slice while it multiplies. This
+ * is faster unless there are block scales of w. */
+template <typename A, Kind kind, Sums sums>
+static __device__ __forceinline__ void multiply_slices(float (&sum)[COLUMNS / 8][4], const Scaled &g,
+                                                       const Pair &p, Slices<kind, sums> &at, int group,
+                                                       int row, int column) {
+    typedef Fp8Product<A, HALF / 8> Multiply;
+    constexpr bool ahead = kind == WGRAD || sums == EXACT, scales = kind == WGRAD && sums == BLOCKS;
+    float part[HALF / 8][4] = {};
+    if (p.slices <= 0) return;
+    HalfScales<kind, sums> half(g, p, column);
+    Operands o = {}, next = {};
+    if (ahead) o = operands_of(g, p, at, group, 0, row, half.next().half);
+#pragma unroll 1
+    for (int slice = 0; slice < p.slices; slice++) {
+        if (!ahead) o = operands_of(g, p, at, group, slice, row, half.next().half);
+        start_half<A>(part, o, 0);
+        Multiply::template wait<0>(part);
+        add_half<kind, sums>(sum, part, o, 0);
+        start_half<A>(part, o, 1);
+        const uint32_t freed = at.empty();
+        at.next();
+        if (ahead && slice + 1 < p.slices)
+            next = operands_of(g, p, at, group, slice + 1, row, half.next().half);
+        Multiply::template wait<0>(part);
+        if (!scales) free_slice(freed);
+        add_half<kind, sums>(sum + HALF / 8, part, o, 1);
+        if (scales) free_slice(freed);
+        if (ahead) o = next;
+    }
+}
+
+/* Lets the tensor cores add all products. */
+template <typename A, Kind kind>
+static __device__ __forceinline__ void multiply_fast(float (&sum)[COLUMNS / 8][4], const Pair &p,
+                                                     Slices<kind, FAST> &at, int group) {
+    typedef Fp8Product<A, COLUMNS / 8> Multiply;
+    uint32_t before = 0; /* the barrier that frees the previous slice */
 #pragma unroll 1
     for (int slice = 0; slice < p.slices; slice++, at.next()) {
         const uint32_t from = uniform(at.a());
         const uint64_t a = tile_descriptor<true>(from + group * 64 * LINE_BYTES),
                        b = tile_descriptor<true>(from + A_BYTES);
         barrier_wait(at.full(), at.phase);
-        if (inside && sums == FAST) {
-            Multiply::fence(sum);
+        Multiply::fence(sum);
 #pragma unroll
-            for (int k = 0; k < TERMS; k += 32) Multiply::template run<true>(sum, a + k / 16, b + k / 16);
-            products_begun();
-            Multiply::template wait<1>(sum);
-        } else if (inside) {
-            float of_row[2][2] = {}, next[2] = {};
-            const uint32_t of_column = at.scales() + A_SCALES + lane % 4 * 8;
-            if (sums == BLOCKS) {
-                const uint32_t scales =
-                    at.scales() + (uint32_t)(first_scale<kind>(g, p, slice, row) % 4 + down) * 4;
-                const float r[2] = {get_shared(scales), get_shared(scales + 32)};
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-#pragma unroll
-                    for (int i = 0; i < 2; i++) of_row[h][i] = kind == WGRAD ? r[i] : r[i] * half[h];
-                if (kind != WGRAD && slice + 1 < p.slices)
-                    next[0] = of_half[0][slice + 1], next[1] = of_half[1][slice + 1];
-            }
-            multiply_half<A, kind, sums>(sum, part, a, b, of_row[0], of_column);
-            multiply_half<A, kind, sums>(sum + HALF / 8, part, a, b + HALF * LINE_BYTES / 16, of_row[1],
-                                         of_column + HALF * 4);
-            half[0] = next[0], half[1] = next[1];
-        }
-        const uint32_t freed = sums == FAST ? before : at.empty();
-        if (freed && lane < 2) barrier_arrive_in(freed, lane);
+        for (int k = 0; k < TERMS; k += 32) Multiply::template run<true>(sum, a + k / 16, b + k / 16);
+        products_begun();
+        Multiply::template wait<1>(sum);
+        if (before) free_slice(before);
         before = at.empty();
     }
-    if (sums != FAST) return;
     Multiply::template wait<0>(sum);
-    if (before && lane < 2) barrier_arrive_in(before, lane);
+    if (before) free_slice(before);
+}
+
+/* Frees the slices of a tile that is outside of the result. */
+template <Kind kind, Sums sums>
+static __device__ __forceinline__ void skip_slices(const Pair &p, Slices<kind, sums> &at) {
+#pragma unroll 1
+    for (int slice = 0; slice < p.slices; slice++, at.next()) {
+        barrier_wait(at.full(), at.phase);
+        free_slice(at.empty());
+    }
 }
 
 template <typename A, typename Y, Kind kind, bool beside, Sums sums>
@@ -202,7 +276,12 @@ static __device__ __forceinline__ void multiply_tiles(const Scaled &g, Pairs pai
         const bool inside = rows > 0 && column < g.n;
         const float by = sums != BLOCKS && p.expert >= 0 ? g.a[p.expert] * g.b[p.expert] : 1;
         float sum[COLUMNS / 8][4] = {};
-        multiply<A, kind, sums>(sum, g, p, at, group, (int)(row - group * 64), column, inside);
+        if (!inside)
+            skip_slices(p, at);
+        else if constexpr (sums == FAST)
+            multiply_fast<A>(sum, p, at, group);
+        else
+            multiply_slices<A>(sum, g, p, at, group, (int)(row - group * 64), column);
         if (!inside || (g.add && (kind == WGRAD ? !p.terms : p.expert < 0))) continue;
 #pragma unroll
         for (int q = 0; q < COLUMNS / 8; q++)

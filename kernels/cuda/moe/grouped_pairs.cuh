@@ -190,15 +190,20 @@ static __device__ __forceinline__ void put_chunk(uint32_t chunk, const float (&s
         store_matrices(chunk + row * LINE_BYTES + (((i + lane / 16) ^ (row % 8)) * 16), x);
     }
 }
+/* Odd rows write the halves of a line in reverse order, so that four rows use all banks. */
 template <int N8>
 static __device__ __forceinline__ void put_chunk(uint32_t chunk, const float (&sum)[N8][4], int q, float) {
     const int lane = threadIdx.x % 32, row = threadIdx.x % GROUP_THREADS / 32 * 16 + lane / 4;
+    const bool odd = row % 2;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const uint32_t to =
-            chunk + row * LINE_BYTES + (((2 * i + lane % 4 / 2) ^ (row % 8)) * 16) + lane % 2 * 8;
-        put_shared(to, sum[q + i][0], sum[q + i][1]);
-        put_shared(to + 8 * LINE_BYTES, sum[q + i][2], sum[q + i][3]);
+        float x[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) x[j] = odd ? sum[q + (i ^ 2)][j] : sum[q + i][j];
+        const int at = 2 * (odd ? i ^ 2 : i) + lane % 4 / 2;
+        const uint32_t to = chunk + row * LINE_BYTES + ((at ^ (row % 8)) * 16) + lane % 2 * 8;
+        put_shared(to, x[0], x[1]);
+        put_shared(to + 8 * LINE_BYTES, x[2], x[3]);
     }
 }
 
