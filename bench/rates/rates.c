@@ -10,6 +10,7 @@
 #include "base/isolated.h"
 #include "base/mem.h"
 #include "bench/head.h"
+#include "bench/rates/grid.h"
 #include "kernels/attr.h"
 #include "measure/op_cost.h"
 #include "measure/op_runner.h"
@@ -25,7 +26,8 @@ typedef struct Item {
     ItemKind kind;
     KernelCase c;
     DType type;
-    Rate rate; /* name and size of the call */
+    bool any_order; /* of the device */
+    Rate rate;      /* name and size of the call */
 } Item;
 
 /* Results. The processes that measure share this memory with the process that writes the file. */
@@ -64,118 +66,41 @@ static void add_item(Session *s, Item x) {
     s->item[s->n++] = x;
 }
 
+static bool is_added(const Session *s, const Rate *r) {
+    for (const Item *x = s->item; x < s->item + s->n; x++)
+        if (!strcmp(x->rate.name, r->name) && !memcmp(x->rate.size, r->size, sizeof r->size)) return true;
+    return false;
+}
+
+/* Adds a call, unless its rate is already added. If the rate depends on the order of sums, adds it with both. */
 static void add_sized(Session *s, const KernelCase *c, bool large) {
     Tensor operand[CALL_IN + CALL_OUT];
-    Call call = {.attr = c->attr};
     if (regexec(&s->filter, OPS[c->op].name, 0, NULL, 0)) return;
-    for (int i = 0; i < CALL_IN + CALL_OUT; i++) {
-        const CaseOperand *o = i < CALL_IN ? &c->in[i] : &c->out[i - CALL_IN];
-        if (!o->ndim) continue;
-        operand[i] = case_tensor(o, s->type);
-        *(i < CALL_IN ? &call.in[i] : &call.out[i - CALL_IN]) = &operand[i];
-    }
-    const Item x = {ITEM_CALL, *c, s->type, rate_of(&OPS[c->op], &call)};
-    if (x.rate.size[0] > 0 && (!large || fits(s, c->op, &call))) add_item(s, x);
-}
-
-static void add(Session *s, const KernelCase *c) { add_sized(s, c, false); }
-
-/* ---- the grids ---- */
-
-static CaseOperand operand(int ndim, const int64_t *dim) {
-    CaseOperand o = {.dtype = CASE_STORAGE, .ndim = ndim};
-    memcpy(o.dim, dim, (size_t)ndim * sizeof *dim);
-    return o;
-}
-
-static CaseOperand matrix(int64_t rows, int64_t columns) { return operand(2, (int64_t[]){rows, columns}); }
-
-static CaseOperand gradient(int64_t rows, int64_t columns) {
-    CaseOperand o = matrix(rows, columns);
-    o.dtype = F32, o.updated = o.main_grad = true;
-    return o;
-}
-
-/* Adds the three GEMMs of a linear layer, each with the result [m, n] and sums of k terms. */
-static void add_linear(Session *s, int64_t m, int64_t n, int64_t k) {
-    static const LinearAttr ATTR = {.fixed_order = false};
-    add(s, &(KernelCase){
-               .op = OP_linear, .attr = &ATTR, .in = {matrix(m, k), matrix(n, k)}, .out = {matrix(m, n)}});
-    add(s,
-        &(KernelCase){
-            .op = OP_linear_dgrad, .attr = &ATTR, .in = {matrix(m, k), matrix(k, n)}, .out = {matrix(m, n)}});
-    add(s, &(KernelCase){.op = OP_linear_wgrad,
-                         .attr = &ATTR,
-                         .in = {matrix(k, m), matrix(k, n)},
-                         .out = {gradient(m, n)}});
-}
-
-/* The same for `experts` experts that receive `rows` rows each. */
-static void add_experts(Session *s, int64_t experts, int64_t rows, int64_t n, int64_t k) {
-    static const LinearAttr ATTR = {.fixed_order = false};
-    const int64_t all = experts * rows;
-    CaseOperand offsets = operand(1, (int64_t[]){experts + 1});
-    offsets.dtype = I64, offsets.content = CONTENT_OFFSETS, offsets.range = all;
-    add(s, &(KernelCase){.op = OP_grouped_linear,
-                         .attr = &ATTR,
-                         .in = {matrix(all, k), matrix(experts * n, k), offsets},
-                         .out = {matrix(all, n)}});
-    add(s, &(KernelCase){.op = OP_grouped_linear_dgrad,
-                         .attr = &ATTR,
-                         .in = {matrix(all, k), matrix(experts * k, n), offsets},
-                         .out = {matrix(all, n)}});
-    add(s, &(KernelCase){.op = OP_grouped_linear_wgrad,
-                         .attr = &ATTR,
-                         .in = {matrix(all, n), matrix(all, k), offsets},
-                         .out = {gradient(experts * n, k)}});
-}
-
-static void add_attention(Session *s, int64_t length, int64_t heads, int64_t width, bool causal) {
-    AttentionAttr *attr = arena_alloc(s->arena, sizeof *attr);
-    *attr = (AttentionAttr){
-        .scale = 1 / sqrt((double)width), .window_left = WINDOW_OFF, .window_right = causal ? 0 : WINDOW_OFF};
-    const CaseOperand x = operand(5, (int64_t[]){length, 1, heads, 1, width});
-    CaseOperand sums = operand(4, (int64_t[]){1, heads, 1, length});
-    sums.dtype = CASE_PRECISE;
-    add(s, &(KernelCase){.op = OP_attention, .attr = attr, .in = {x, x, x}, .out = {x, sums}});
-    add(s,
-        &(KernelCase){.op = OP_attention_grad, .attr = attr, .in = {x, x, x, x, x, sums}, .out = {x, x, x}});
-}
-
-typedef struct List {
-    int n;
-    int64_t at[4];
-} List;
-typedef struct Grid {
-    List side, rows, length, heads;
-} Grid;
-static const Grid SMALL = {{3, {64, 512, 2048}}, {2, {16, 128}}, {3, {64, 256, 1024}}, {2, {4, 16}}},
-                  LARGE = {{4, {128, 1024, 4096, 16384}},
-                           {3, {64, 1024, 8192}},
-                           {3, {512, 2048, 8192}},
-                           {2, {16, 128}}};
-
-static void add_grid(Session *s, const Grid *g) {
-    const int64_t *side = g->side.at;
-    const int n = g->side.n;
-    for (int i = 0; i < n * n * n; i++) add_linear(s, side[i / n / n], side[i / n % n], side[i % n]);
-    for (int64_t experts = 8; experts <= 64; experts *= 8)
-        for (int i = 0; i < 2 * g->rows.n; i++)
-            add_experts(s, experts, g->rows.at[i / 2], side[1], side[1 + i % 2]);
-    for (int i = 0; i < 4 * g->length.n * g->heads.n; i++) {
-        const int kind = i % 4, at = i / 4;
-        add_attention(s, g->length.at[at / g->heads.n], g->heads.at[at % g->heads.n], kind / 2 ? 128 : 64,
-                      kind % 2);
+    for (int ordered = 0; ordered <= s->options->deterministic; ordered++) {
+        Device device = {.any_order = !ordered};
+        Call call = {.attr = c->attr, .device = &device};
+        for (int i = 0; i < CALL_IN + CALL_OUT; i++) {
+            const CaseOperand *o = i < CALL_IN ? &c->in[i] : &c->out[i - CALL_IN];
+            if (!o->ndim) continue;
+            operand[i] = case_tensor(o, s->type);
+            *(i < CALL_IN ? &call.in[i] : &call.out[i - CALL_IN]) = &operand[i];
+        }
+        const Item x = {ITEM_CALL, *c, s->type, !ordered, rate_of(&OPS[c->op], &call)};
+        if (x.rate.size[0] > 0 && (!large || fits(s, c->op, &call)) && !is_added(s, &x.rate)) add_item(s, x);
     }
 }
 
-/* Adds all calls of one type. Rows whose operands have fixed types are measured again, which makes their mean better. */
+static void add(void *arg, const KernelCase *c) { add_sized(arg, c, false); }
+
+/* ---- all ---- */
+
+/* Adds all calls of one type. */
 static void add_type(Session *s) {
     for (int i = 0; i < kernel_case_count(); i++) {
         add(s, kernel_case(CASE_TEST, i)), add(s, kernel_case(CASE_CPU, i));
         add_sized(s, kernel_case(CASE_GPU, i), true);
     }
-    add_grid(s, s->options->device == DEVICE_CPU ? &SMALL : &LARGE);
+    rates_grid(&(GridCalls){add, s, s->arena, s->type, s->options->device != DEVICE_CPU});
 }
 
 static Err add_all(Session *s) {
@@ -198,7 +123,6 @@ static Err open_device(const Session *s, DType type, Device **out) {
     const BenchRates *o = s->options;
     const DeviceSpec spec = {.kind = o->device,
                              .threads = (int)o->threads,
-                             .any_order = !o->deterministic,
                              .gemm_tuning = dtype_is_16bit(type) ? o->tuning : GEMM_TUNING_OFF};
     device_free(*out);
     return device_open(&spec, out);
@@ -236,7 +160,11 @@ static void measure_item(const Session *s, const Item *x, Device *d) {
     }
 }
 
-/* Measures items from `at`, until all are measured or this process fails. */
+static bool is_over(const Session *s) {
+    return s->options->most > 0 && (double)(clock_ns() - s->begin) > s->options->most * 1e9;
+}
+
+/* Measures items from `at`, until all are measured, the time is over or this process fails. */
 static void measure(void *arg) {
     const Session *s = arg;
     Shared *out = s->shared;
@@ -246,7 +174,8 @@ static void measure(void *arg) {
         out->start = clock_ns();
         if (out->ns[out->at] == SKIPPED) continue;
         if (type != (int)x->type) out->error = open_device(s, x->type, &d), type = (int)x->type;
-        if (out->error.code) return;
+        if (out->error.code || is_over(s)) return;
+        d->any_order = x->any_order;
         measure_item(s, x, d);
     }
     device_free(d);
@@ -330,6 +259,14 @@ static void skip(Session *s, const Isolated *end) {
     while (x->at < s->n && x->ns[x->at] == SKIPPED) x->at++;
 }
 
+static void leave_out(Session *s) {
+    char line[120];
+    snprintf(line, sizeof line, "%d of %d measurements, because %.0f s are over", s->n - s->shared->at, s->n,
+             s->options->most);
+    printf("skipped %s: raise --most-seconds\n", line);
+    json_array_append_new(s->skipped, json_string(line));
+}
+
 static Err measure_all(Session *s) {
     const JobWatch w = {watch, s};
     Shared *x = s->shared;
@@ -338,9 +275,11 @@ static Err measure_all(Session *s) {
         x->start = clock_ns();
         Isolated end = isolated_run(measure, s, INFINITY, &w);
         if (x->error.code) return x->error;
-        if (x->at < s->n) skip(s, &end);
+        if (end.end != JOB_DONE) skip(s, &end);
         str_free(&end.said);
+        if (end.end == JOB_DONE) break;
     }
+    if (x->at < s->n) leave_out(s);
     if (!*x->device)
         return err_infra("the device does not work: %s", json_string_value(json_array_get(s->skipped, 0)));
     return write_rates(s);
@@ -354,9 +293,9 @@ Err bench_rates(const BenchRates *o) {
     const size_t bytes = sizeof *s.shared + (size_t)s.n * sizeof *s.shared->ns;
     if (!e.code) s.shared = isolated_memory(bytes), e = measure_all(&s);
     if (!e.code)
-        printf("%s: %d measurements in %.0f s, %d failed; copy %.1f GB/s, host %.1f us per op\n",
-               s.shared->device, s.n, (double)(clock_ns() - s.begin) * 1e-9, (int)json_array_size(s.skipped),
-               s.shared->copy, s.shared->launch_ns * 1e-3);
+        printf("%s: %d measurements in %.0f s; copy %.1f GB/s, host %.1f us per op\n", s.shared->device,
+               s.shared->at, (double)(clock_ns() - s.begin) * 1e-9, s.shared->copy,
+               s.shared->launch_ns * 1e-3);
     isolated_free(s.shared, bytes);
     json_decref(s.skipped);
     arena_free(s.arena);

@@ -12,8 +12,10 @@ typedef struct BenchRates {
     int64_t threads;    /* number of CPU threads, or 0 for one per core */
     TextList types;     /* such as "bf16"; if empty, bf16 and fp32 */
     const char *filter; /* extended regular expression that selects ops by name; NULL for all ops */
-    bool deterministic;
+    bool
+        deterministic; /* whether ops whose time depends on --deterministic-mode are also measured in this mode */
     GemmTuning tuning;
+    double most;      /* the measurement ends after this many seconds; 0 means no limit */
     double seconds;   /* target for the total time; each call is measured at least 3 times */
     const char *json; /* file for the rates, or NULL */
 } BenchRates;

@@ -438,8 +438,10 @@ static const Arg RATES_ROWS[] = {
             "Types to measure: bf16, fp32, fp16; none = bf16 and fp32."),
     ARG_ROW(RatesOptions, bench.seconds, "seconds", ARG_F64, "60",
             "Target for the total time; each call runs at least 3 rounds of 5 ms."),
+    ARG_ROW(RatesOptions, bench.most, "most-seconds", ARG_F64, "140",
+            "Leave out what is not measured after this many seconds; 0 = no limit."),
     ARG_ROW(RatesOptions, bench.deterministic, "no-deterministic-mode", ARG_OFF, "on",
-            "Allow sums in any order, as in pretrain."),
+            "Do not measure the ops of --deterministic-mode that take a different time."),
     ARG_ROW(RatesOptions, tuning, "gemm-tuning", ARG_ENUM, "same-bits",
             "How to choose algorithms for large 16-bit GEMMs on a GPU, as in pretrain.",
             .choices = GemmTuningOption_spellings),
@@ -465,6 +467,8 @@ static int bench_rates_command(int argc, char **argv) {
     args_line(&args, argc, argv);
     bench_refuse_same_files(&args, o.bench.json, NULL);
     check_seconds(&args, o.bench.seconds);
+    if (!(o.bench.most >= 0 && o.bench.most <= COMMAND_MOST_S))
+        args_problem(&args, "--most-seconds must be from 0 to %d.", (int)COMMAND_MOST_S);
     check_threads(&args, o.bench.threads);
     const Err e = args_end(&args);
     o.bench.device = map_device((DeviceOption)o.device);

@@ -1,6 +1,6 @@
 #include "measure/op_cost.h"
 
-#include "kernels/attr.h"
+#include <math.h>
 
 bool work_gemm(OpNumber op, const Call *c, GemmShape *p) {
     if (OPS[op].family != OP_FAMILY_GEMM || !c->out[0]) return false;
@@ -10,11 +10,19 @@ bool work_gemm(OpNumber op, const Call *c, GemmShape *p) {
     return true;
 }
 
+double work_keys(const AttentionAttr *a, const Tensor *k) {
+    double keys = (double)k->dim[0];
+    const double sides = a->window_right == WINDOW_OFF ? 1 : 2;
+    if (a->window_left != WINDOW_OFF) keys = fmin(keys, sides * (double)(a->window_left + 1));
+    return a->chunk_size ? fmin(keys, (double)a->chunk_size) : keys;
+}
+
 /* Returns the FLOPs of attention. Causal attention computes half of all query-key pairs, with d multiply-adds per pair
  * in each GEMM. */
 static double attention_flops(const Call *c, const Tensor *q, const Tensor *k, int gemms) {
-    const bool causal = ((const AttentionAttr *)c->attr)->window_right != WINDOW_OFF;
-    return (double)tensor_count(q) * (double)k->dim[0] * (causal ? 1 : 2) * gemms;
+    const AttentionAttr *a = c->attr;
+    const bool causal = a->window_right != WINDOW_OFF;
+    return (double)tensor_count(q) * work_keys(a, k) * (causal ? 1 : 2) * gemms;
 }
 
 double work_flops(OpNumber op, const Call *c) {

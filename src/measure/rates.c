@@ -21,14 +21,6 @@ static const Tensor *first(const Call *c, bool integers) {
     return NULL;
 }
 
-/* Returns how many keys the size of an attention call has. */
-static double attended(const AttentionAttr *a, const Tensor *k) {
-    double keys = (double)k->dim[0];
-    const double sides = a->window_right == WINDOW_OFF ? 1 : 2;
-    if (a->window_left != WINDOW_OFF) keys = fmin(keys, sides * (double)(a->window_left + 1));
-    return a->chunk_size ? fmin(keys, (double)a->chunk_size) : keys;
-}
-
 static void set_sizes(Rate *r, int n, const double *size) {
     r->sizes = n;
     memcpy(r->size, size, (size_t)n * sizeof *size);
@@ -44,21 +36,59 @@ static void set_gemm(Rate *r, const OpDef *op, const Call *c, GemmShape p) {
     set_sizes(r, offsets ? 4 : 3, size);
 }
 
+/* Returns the kernel's properties that the name contains. */
+static const char *variant(const OpDef *op, const Call *c) {
+    if (!c->attr) return "";
+    const bool ordered = c->device && !c->device->any_order;
+    switch ((int)op->number) {
+    case OP_attention:
+    case OP_attention_unfused:
+    case OP_attention_grad:
+    case OP_attention_unfused_grad:
+        if (((const AttentionAttr *)c->attr)->window_right == WINDOW_OFF)
+            return op->number == OP_attention_grad && ordered ? " full deterministic" : " full";
+        return op->number == OP_attention_grad && ordered ? " causal deterministic" : " causal";
+    case OP_fp8_gemm:
+    case OP_fp8_grouped_linear:
+    case OP_fp8_grouped_wgrad: {
+        const Fp8GemmAttr *a = c->attr;
+        const bool to_f32 = c->out[0] && c->out[0]->dtype == F32;
+        if (a->fixed_order) return " fixed";
+        return a->a != FP8_WHOLE ? to_f32 ? " blocks to F32" : " blocks"
+               : a->fast         ? " fast"
+               : to_f32          ? " to F32"
+                                 : "";
+    }
+    case OP_linear:
+    case OP_linear_dgrad:
+    case OP_linear_wgrad:
+    case OP_linear_quantized:
+    case OP_grouped_linear:
+    case OP_grouped_linear_dgrad:
+    case OP_grouped_linear_wgrad: {
+        const LinearAttr *a = c->attr;
+        return !a->fixed_order ? "" : a->by_chunks && op->number == OP_linear_wgrad ? " chunks" : " fixed";
+    }
+    case OP_linear_heads:
+        return ((const LinearHeadsAttr *)c->attr)->fixed_order ? " fixed" : "";
+    }
+    return "";
+}
+
 Rate rate_of(const OpDef *op, const Call *c) {
     Rate r = {.ns = 0};
     GemmShape p;
     const Tensor *t = first(c, false);
-    const int n = snprintf(r.name, sizeof r.name, "%s %s", op->name, dtype_name(t ? (DType)t->dtype : I64));
+    const DType type = t ? (DType)t->dtype : I64;
+    snprintf(r.name, sizeof r.name, "%s %s%s", op->name, dtype_is_fp8(type) ? "FP8" : dtype_name(type),
+             variant(op, c));
     if (work_gemm((OpNumber)op->number, c, &p)) {
         set_gemm(&r, op, c, p);
     } else if (work_flops((OpNumber)op->number, c) > 0) {
         const bool grad = op->number == OP_attention_grad || op->number == OP_attention_unfused_grad;
         const Tensor *q = c->in[grad], *k = c->in[1 + grad];
-        const AttentionAttr *a = c->attr;
-        const double width = (double)tensor_width(q), keys = attended(a, k);
-        snprintf(r.name + n, sizeof r.name - (size_t)n, " %s",
-                 a->window_right == WINDOW_OFF ? "full" : "causal");
-        set_sizes(&r, 3, (double[]){(double)tensor_count(q) / width, keys, width});
+        const double width = (double)tensor_width(q);
+        set_sizes(&r, 3, (double[]){(double)tensor_count(q) / width, work_keys(c->attr, k), width});
     } else {
         set_sizes(&r, 1, (double[]){work_bytes((OpNumber)op->number, c)});
     }

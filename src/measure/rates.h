@@ -1,8 +1,9 @@
 /* Measured times of ops on a device, from which the time of a call of any size is predicted. `bench rates` writes the
  * file, `plan --rates` reads it.
  *
- * A rate's name is an op, a type and, for attention, its mask: "linear_wgrad BF16", "attention BF16 causal". Its size
- * has one of these forms:
+ * A rate's name is an op, the type of its first operand, and properties of the call that select a kernel. Examples are
+ * "linear BF16 fixed" (sums in a fixed order), "fp8_gemm FP8 blocks" and "attention_grad BF16 causal deterministic". A
+ * rate's size has one of these forms:
  *
  *     GEMM            [m, n, k]
  *     grouped GEMM    [m, n, k, experts], where m, or k of a weight's gradient, is the number of rows per expert

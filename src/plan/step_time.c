@@ -107,7 +107,7 @@ static Err check_rates(const StepTime *t) {
     }
     const Err e = lacks.len
                       ? err_user("the rates file has no rates for %.700s: measure them with 'isotron bench "
-                                 "rates', which measures bf16, fp32 and --fp8-format hybrid",
+                                 "rates' and without --filter",
                                  lacks.s)
                       : ERR_OK;
     str_free(&lacks);
@@ -122,9 +122,6 @@ static Err check_links(const Trace *t) {
 }
 
 Err step_time(const RunPlan *p, const Device *target, const Rates *rates, Arena *arena, StepTime *t) {
-    if (p->config->batch_invariant_mode || p->config->fp8_emulated)
-        return err_user("rates do not include the kernels of %s: remove it, or --rates",
-                        p->config->fp8_emulated ? "--fp8-emulated" : "--batch-invariant-mode");
     if ((p->config->device == ON_CPU) != !strncmp(rates->device, "CPU", 3))
         return err_user("the rates are of %s, but the plan is for a %s: %s --device cpu", rates->device,
                         p->config->device == ON_CPU ? "CPU" : "GPU",

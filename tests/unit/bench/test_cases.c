@@ -41,7 +41,7 @@ TEST(the_work_of_gemms) {
 TEST(the_work_of_attention) {
     enum { POSITIONS = 6, HEADS = 2 * 3 * 4, WIDTH = 8 };
     Tensor q = tensor_make(NULL, BF16, 5, (int64_t[]){POSITIONS, 2, 3, 4, WIDTH});
-    const AttentionAttr causal = {.window_right = 0};
+    const AttentionAttr causal = {.window_left = WINDOW_OFF}, window = {.window_left = 1};
     const Call forward = {.in = {&q, &q, &q}, .attr = &causal},
                backward = {.in = {&q, &q, &q, &q}, .attr = &causal};
     double pairs = 0;
@@ -52,6 +52,8 @@ TEST(the_work_of_attention) {
     assert_true(work_flops(OP_attention_unfused, &forward) == 2 * gemm);
     assert_true(work_flops(OP_attention_grad, &backward) == 5 * gemm);
     assert_true(work_flops(OP_attention_unfused_grad, &backward) == 4 * gemm);
+    const Call narrow = {.in = {&q, &q, &q}, .attr = &window}; /* two keys per query count as two pairs */
+    assert_true(work_flops(OP_attention, &narrow) == 2. * 2 * POSITIONS * HEADS * 2 * WIDTH);
 }
 
 /* Only the rows of the tokens are read from the table. In the gradient, these rows are read and written. */

@@ -62,6 +62,50 @@ TEST(sizes_of_attention) {
     }
 }
 
+/* A name distinguishes kernels whose times differ. */
+TEST(names_of_kernels) {
+    static const LinearAttr ANY = {.fixed_order = false}, FIXED = {.fixed_order = true},
+                            CHUNKS = {.fixed_order = true, .by_chunks = true};
+    static const LinearHeadsAttr HEADS = {.fixed_order = true};
+    static const Fp8GemmAttr FAST = {.fast = true}, SLOW = {.fast = false},
+                             BLOCKS = {.a = FP8_ROWS, .b = FP8_SQUARES}, IN_ORDER = {.fixed_order = true};
+    static const AttentionAttr CAUSAL = {.window_left = WINDOW_OFF};
+    Device any_order = {.any_order = true}, ordered = {.any_order = false};
+    Tensor x = TENSOR(BF16, 16, 16), y = TENSOR(F8E5M2, 16, 16), z = TENSOR(F8E4M3, 16, 16),
+           sum = TENSOR(F32, 16, 16), q = TENSOR(BF16, 6, 2, 3, 4, 8);
+    const struct {
+        OpNumber op;
+        const void *attr;
+        Tensor *in, *out;
+        Device *device;
+        const char *name;
+    } ROWS[] = {
+        {OP_linear, &ANY, &x, &x, NULL, "linear BF16"},
+        {OP_linear, &FIXED, &x, &x, NULL, "linear BF16 fixed"},
+        {OP_linear, &CHUNKS, &x, &x, NULL, "linear BF16 fixed"},
+        {OP_linear_wgrad, &CHUNKS, &x, &x, NULL, "linear_wgrad BF16 chunks"},
+        {OP_linear_dgrad, &FIXED, &sum, &x, NULL, "linear_dgrad F32 fixed"},
+        {OP_grouped_linear_wgrad, &FIXED, &x, &x, NULL, "grouped_linear_wgrad BF16 fixed"},
+        {OP_linear_heads, &HEADS, &x, &x, NULL, "linear_heads BF16 fixed"},
+        {OP_fp8_gemm, &FAST, &z, &x, NULL, "fp8_gemm FP8 fast"},
+        {OP_fp8_gemm, &SLOW, &y, &x, NULL, "fp8_gemm FP8"},
+        {OP_fp8_gemm, &SLOW, &z, &sum, NULL, "fp8_gemm FP8 to F32"},
+        {OP_fp8_grouped_linear, &BLOCKS, &y, &x, NULL, "fp8_grouped_linear FP8 blocks"},
+        {OP_fp8_grouped_wgrad, &BLOCKS, &z, &sum, NULL, "fp8_grouped_wgrad FP8 blocks to F32"},
+        {OP_fp8_grouped_wgrad, &IN_ORDER, &z, &sum, NULL, "fp8_grouped_wgrad FP8 fixed"},
+        {OP_attention, &CAUSAL, &q, &q, &ordered, "attention BF16 causal"},
+        {OP_attention_grad, &CAUSAL, &q, &q, &any_order, "attention_grad BF16 causal"},
+        {OP_attention_grad, &CAUSAL, &q, &q, &ordered, "attention_grad BF16 causal deterministic"},
+        {OP_add, NULL, &x, &x, &ordered, "add BF16"},
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        Tensor *in = ROWS[i].in;
+        const Call c = {
+            .in = {in, in, in, in}, .out = {ROWS[i].out}, .attr = ROWS[i].attr, .device = ROWS[i].device};
+        assert_string_equal(rate_of(&OPS[ROWS[i].op], &c).name, ROWS[i].name);
+    }
+}
+
 /* ---- predictions ---- */
 
 /* Predicts the time of an addition of two arrays whose three tensors together have this many bytes. */

@@ -177,9 +177,9 @@ TEST(missing_rates_are_named) {
     assert_ok(plan_make(&s->config, NULL, s->arena, &plan));
     const Err lacks = step_time(&plan, NULL, &none, s->arena, &t),
               other = step_time(&plan, NULL, &gpu, s->arena, &t);
-    assert_non_null(strstr(lacks.msg,
-                           "no rates for attention F32 causal, attention_grad F32 causal, linear F32, "
-                           "linear_dgrad F32, linear_wgrad F32: measure"));
+    assert_non_null(strstr(
+        lacks.msg, "no rates for attention F32 causal, attention_grad F32 causal deterministic, linear F32, "
+                   "linear_dgrad F32, linear_wgrad F32: measure"));
     assert_non_null(
         strstr(other.msg, "the rates are of NVIDIA H200, but the plan is for a CPU: remove --device cpu"));
     setup_free(s);
