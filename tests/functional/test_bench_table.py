@@ -47,11 +47,15 @@ step = row | {"provenance": facts, "devices": 2, "ours": [{"result": on_two, "se
               "peer": [{"result": {"parallel": "DDP"}}]}
 collective = {"collective": "all_reduce", "bytes": 2**28} | {f"{side}_{what}": spread for side in ("ours", "peer")
                                                              for what in ("us", "busbw")}
+alone = {"device": "a GPU", "transport": "a NCCL", "ranks": 8, "group": 4, "rows": [
+    {"collective": name, "bytes": size} | {place: {"us": us, "busbw": 300.04, "wrong": 0} for place in places}
+    for name, places in (("all_reduce", ["out_of_place", "in_place"]), ("all_to_all", ["out_of_place"]), ("x", []))
+    for size, us in ((2**28, 900.0), (2**12, 9.0))]}
 layout = {"family_ms": {"communication": 0.2, "bubble": 1.0, "attention": 2.0}, "profiled_step_ms": 10.0, "devices": 2,
           "device": "a GPU (GPU 0)", "options": {"seq_length": 2048}, "micro_batch_size": 2, "global_batch_size": 16,
           "step_ms": spread, "tokens_per_second": 9e4, "mfu": 0.4, "memory_mb": {"planned": 100.0, "taken": 103.0},
           "rank": [{"busy_ms": 1.0, "planned_mb": 100.0, "taken_mb": 103.0, "communicators": 1}] * 2}
-LAYOUTS = ("tp4", "tp2pp2", "cp4-a2a", "8b-dp4", "8b-tp2", "8b-tp4", "dp4")
+LAYOUTS = ("tp4", "tp2pp2", "cp4-a2a", "8b-dp4", "8b-tp2", "8b-tp4", "8b-fp8", "dp4")
 RESULTS = {f"gpu-layout-{name}.json": layout for name in LAYOUTS} | {
     "gpu-layout-dp4.json": layout | {"family_ms": layout["family_ms"] | {"communication": 0.21}},
     "gpu-steps-ddp-4.json": {"rows": [step]},
@@ -62,6 +66,7 @@ RESULTS = {f"gpu-layout-{name}.json": layout for name in LAYOUTS} | {
     "gpu-comm-2.json": {"rows": [collective | {"ratio": spread}],
                         "provenance": {"ranks": 2, "device": "a GPU", "transport": "a NCCL", "rounds": 3},
                         "turns": {"ours 256M": [{"sensors": sensors}]}},
+    "gpu-comm-8-halves.json": alone, "gpu-comm-8.json": alone | {"group": 8},
     "recipes.json": {"rows": [{"name": "m", "parameters": 8030261248,
                                "layout": {"ranks": 64, "tensor": 4, "pipeline": 4, "context": 1,
                                           "expert": 1, "data": 4},
@@ -137,7 +142,10 @@ for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000
              "| gpt2-125m | 1 x a GPU | 32 | `--fast` | 1.2 | - | DDP |",
              "| pp2 | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | - | 40.0 % | 2.0 % | 10.0 % | 20.0 % | +3.0% |",
              "| tp4 | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | 123200 | 40.0 % | 2.0 % | 10.0 % | 20.0 % | +3.0% |",
-             "| all_reduce | 256 | 1 | 1 | 1.2 | 1.250 (1.200 to 1.300) |", "2 ranks on a GPU, a NCCL, 3 rounds."):
+             "| all_reduce | 256 | 1 | 1 | 1.2 | 1.250 (1.200 to 1.300) |", "2 ranks on a GPU, a NCCL, 3 rounds.",
+             "| 2 x 4 | all_reduce | 256 | 900 | - | 300.0 | - |", "| 8 | all_to_all | 256 | 900 | - | 300.0 | - |",
+             "\n2 x 4 ranks on a GPU, a NCCL.\n8 ranks on a GPU, a NCCL.\n",
+             "| 8b-fp8 | 2 x a GPU | 2048 | 2 | 16 | 1.2 | 90000 | 115608 (NeMo, H100) |"):
     assert part in text, (part, text)
 assert "llama3-8b" not in text and "`add/large`" not in text  # `add` is slower relative to its roof
 assert all((WORK / f"docs/{name}.svg").read_text().count("<svg") == 1 for name in ("race", "scaling", "clients"))
