@@ -95,6 +95,7 @@ Err config_parse(Config *c, Args *args, ConfigUse use, unsigned checks, int argc
     args_line(args, argc, argv);
     if (args->help) return ERR_OK;
     config_read_paths(c, args);
+    config_read_precision(c, args);
     if (!c->tokenizer_type && c->vocab_file &&
         c->model != MODEL_gpt) /* as in pretrain_bert.py and pretrain_t5.py */
         c->tokenizer_type = "BertWordPieceLowerCase";

@@ -127,6 +127,19 @@ typedef struct Derived {
 /* The maximum value of --mtp-num-layers, and the maximum number of letters of an MTP layer. */
 enum { MTP_LAYERS = 7, MTP_BRANCHES = 8 };
 
+/* A matcher of --te-precision-config-file: the first matcher whose pattern matches a linear layer's name replaces the
+ * layer's format and recipe. FP8_NONE means that the layer does not use FP8. */
+typedef struct PrecisionRule {
+    const char *pattern; /* for fnmatch, with FNM_NOESCAPE */
+    Fp8Format format;
+    Fp8Recipe recipe;
+    bool overrides_fp8, overrides_bf16; /* applies to layers that would, or would not, use FP8 */
+} PrecisionRule;
+typedef struct PrecisionRules {
+    PrecisionRule *at;
+    int count;
+} PrecisionRules;
+
 /* The values of all options. A field without a value is I64_UNSET, NaN, NULL or an empty list (args.h). */
 typedef struct Config {
 #define CONFIG_flag                                        bool
@@ -139,7 +152,8 @@ typedef struct Config {
 #define OPT(type, field, fallback, class, names, help)     CONFIG_##type field;
 #define OPTENUM(type, field, fallback, class, names, help) type field;
 #include "config/options.def"
-    unsigned char given[OPTIONS]; /* 0 if the field has its default, nonzero if the user gave the option */
+    unsigned char given[OPTIONS];   /* 0 if the field has its default, nonzero if the user gave the option */
+    PrecisionRules precision_rules; /* empty without --te-precision-config-file */
     Derived derived;
 } Config;
 
@@ -262,6 +276,8 @@ bool config_linear_layers(const Config *, bool *out);
 bool config_has_delta_net(const Config *);
 /* Sets the options for data paths from the files that --data-args-path and --per-split-data-args-path name. */
 void config_read_paths(Config *, Args *);
+/* Sets precision_rules from the file that --te-precision-config-file names. */
+void config_read_precision(Config *, Args *);
 /* Returns how many letters --hybrid-layer-pattern contains before its first slash. Writes them to `out` unless it is
  * NULL. */
 int64_t config_hybrid_letters(const char *pattern, char *out);

@@ -44,7 +44,7 @@ static StackSpec stack_ahead(const Config *c, int k, Arena *arena) {
                             .words = words,
                             .norm = spec_norm(c),
                             .init_std = c->derived.init_std,
-                            .quant = spec_quant(c, layer)};
+                            .quant = spec_quant(c, layer, arena)};
     const StackShape shape = {.name = name,
                               .input = {&mtp_input, input},
                               .positions = c->seq_length,

@@ -1,5 +1,6 @@
 #include "models/model.h"
 
+#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -240,6 +241,22 @@ Err model_check_frozen(const Config *c) {
         e = err_user("--freeze-parameters leaves no parameter to train: freeze fewer parameters");
     model_free(whole);
     return e;
+}
+
+void model_note_precision(const Config *c, FILE *to) {
+    Model *whole = c->precision_rules.count ? model_new(c, NULL) : NULL;
+    for (int k = 0; k < c->precision_rules.count; k++) {
+        const char *pattern = c->precision_rules.at[k].pattern;
+        bool found = false;
+        for (int i = 0; i < whole->registry->n && !found; i++) {
+            const char *name = whole->registry->params[i]->spec.name, *end = strrchr(name, '.');
+            char module[256];
+            snprintf(module, sizeof module, "%.*s", end ? (int)(end - name) : 0, name);
+            found = !fnmatch(pattern, module, FNM_NOESCAPE);
+        }
+        if (!found) fprintf(to, "note: no layer matches '%s' in %s\n", pattern, c->te_precision_config_file);
+    }
+    if (whole) model_free(whole);
 }
 
 void model_allocate(Model *m, Device *device, DType storage, int64_t positions, bool trains) {

@@ -2,6 +2,8 @@
  * options) and this rank's part of the model with its forward pass. */
 #pragma once
 
+#include <stdio.h>
+
 #include "config/config.h"
 #include "models/stack.h"
 #include "nn/head.h"
@@ -94,6 +96,8 @@ typedef struct ModelCount {
 ModelCount model_count(const Config *);
 /* Returns an error if --freeze-parameters matches no parameter, or leaves no parameter to train. */
 Err model_check_frozen(const Config *);
+/* Prints a note for each pattern of --te-precision-config-file that matches no module. */
+void model_note_precision(const Config *, FILE *to);
 
 /* Registers this rank's parameters, and ties parameters that have copies on several pipeline ranks. If the ModelPlace
  * is NULL, this rank holds the entire model. Allocates no device memory. */

@@ -55,7 +55,18 @@ static bool is_in_bf16(const Config *c, int64_t layer) {
            (i < c->num_layers_at_start_in_bf16 || i >= n - c->num_layers_at_end_in_bf16);
 }
 
-static QuantSpec spec_quant_of(const Config *c, bool in_bf16) {
+static const QuantRule *quant_rules(const PrecisionRules *rules, Arena *arena) {
+    QuantRule *out = arena_alloc(arena, (size_t)rules->count * sizeof *out);
+    for (int i = 0; i < rules->count; i++) {
+        const PrecisionRule *r = &rules->at[i];
+        out[i] = (QuantRule){r->pattern, map_fp8_format(r->format), map_fp8_recipe(r->recipe),
+                             r->overrides_fp8, r->overrides_bf16};
+    }
+    return out;
+}
+
+static QuantSpec quant_of(const Config *c, bool in_bf16, Arena *arena) {
+    const bool ruled = c->te_precision_config_file && c->fp8_format != FP8_NONE;
     return (QuantSpec){.format = in_bf16 ? QUANT_OFF : map_fp8_format(c->fp8_format),
                        .recipe = map_fp8_recipe(c->fp8_recipe),
                        .margin = c->fp8_margin,
@@ -67,10 +78,14 @@ static QuantSpec spec_quant_of(const Config *c, bool in_bf16) {
                        .keep_weights = c->fp8_keep_weights,
                        .store_weights = c->fp8_param_gather,
                        .weights = map_quantization(c->quantization),
-                       .keep_inputs = c->fp8_keep_inputs};
+                       .keep_inputs = c->fp8_keep_inputs,
+                       .rules = ruled ? quant_rules(&c->precision_rules, arena) : NULL,
+                       .n_rules = ruled ? c->precision_rules.count : 0};
 }
 
-QuantSpec spec_quant(const Config *c, int64_t layer) { return spec_quant_of(c, is_in_bf16(c, layer)); }
+QuantSpec spec_quant(const Config *c, int64_t layer, Arena *arena) {
+    return quant_of(c, is_in_bf16(c, layer), arena);
+}
 
 /* ---- layers ---- */
 
@@ -157,7 +172,7 @@ HeadSpec spec_lm_head(const Config *c, const EmbeddingSpec *words, Arena *arena)
         .scaling = c->derived.logits_scaling,
         .bias = c->derived.output_bias,
         .softcap = f64_or(c->final_logit_softcapping, 0),
-        .quant = spec_quant_of(c, !c->fp8_output_proj),
+        .quant = c->fp8_output_proj ? quant_of(c, false, arena) : (QuantSpec){.format = QUANT_OFF},
     };
     h->quant.store_weights &= !h->words;
     return (HeadSpec){.ops = &lm_head,

@@ -47,5 +47,5 @@ typedef struct LayerPlace {
 #undef BRANCH
 
 AttentionSpec spec_attention(const LayerPlace *);
-QuantSpec spec_quant(const Config *, int64_t layer);
+QuantSpec spec_quant(const Config *, int64_t layer, Arena *);
 bool spec_recomputes(const Config *, RecomputeModule);

@@ -34,6 +34,14 @@ typedef enum QuantFormat {
 } QuantFormat;
 typedef enum QuantRecipe { QUANT_DELAYED, QUANT_TENSORWISE, QUANT_BLOCKWISE } QuantRecipe;
 
+/* Replaces the format and recipe of linear layers whose names match a pattern (fnmatch with FNM_NOESCAPE). */
+typedef struct QuantRule {
+    const char *pattern;
+    QuantFormat format;
+    QuantRecipe recipe;
+    bool of_quantised, of_plain; /* whether the rule applies to layers with FP8, and to layers without */
+} QuantRule;
+
 typedef struct QuantSpec {
     QuantFormat format;
     QuantRecipe recipe;
@@ -48,6 +56,8 @@ typedef struct QuantSpec {
     DType weights;
     /* whether the forward pass also casts x's transpose for the backward pass; false with blockwise scales */
     bool keep_inputs;
+    const QuantRule *rules; /* [n_rules]: the first rule with a matching pattern applies */
+    int n_rules;
 } QuantSpec;
 
 /* A quantizer for a linear layer, or for the linear layers of all experts. */
@@ -61,7 +71,7 @@ typedef struct Quantiser {
     struct QuantKept *kept; /* the weight's FP8 values for all passes of a step */
 } Quantiser;
 
-/* Returns NULL if spec.format is QUANT_OFF. If the weight has a quantizer, returns it: heads share a weight. `name` is the layer's name. Registers the quantizer's state
+/* Returns NULL if spec.format is QUANT_OFF after spec.rules were applied. If the weight has a quantizer, returns it: heads share a weight. `name` is the layer's name. Registers the quantizer's state
  * (param/state.h): at the end of a step, delayed scales are computed from the amaxes of all ranks in the pipeline
  * stage. Every rank holds the states of all experts. With keep_weights, the weight is cast whenever parameters
  * change, unless GEMMs are emulated. */

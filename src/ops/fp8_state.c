@@ -1,5 +1,6 @@
 #include "ops/fp8_state.h"
 
+#include <fnmatch.h>
 #include <math.h>
 
 #include "kernels/ops.h"
@@ -189,9 +190,21 @@ static void fp8_refresh(void *self, const StateContext *c) {
 static const StateKind FP8_STATE = {
     .prepare = fp8_prepare, .refresh = fp8_refresh, .end_step = fp8_end_step, .release = fp8_release};
 
+/* Applies the rules to the layer with this name. */
+static QuantSpec spec_for(QuantSpec spec, const char *name) {
+    int i = 0;
+    while (i < spec.n_rules && fnmatch(spec.rules[i].pattern, name, FNM_NOESCAPE) != 0) i++;
+    const QuantRule *rule = i < spec.n_rules ? &spec.rules[i] : NULL;
+    if (rule && (spec.format == QUANT_OFF ? rule->of_plain : rule->of_quantised))
+        spec.format = rule->format, spec.recipe = rule->recipe;
+    spec.keep_inputs &= spec.recipe != QUANT_BLOCKWISE;
+    return spec;
+}
+
 const Quantiser *quantize_new(Registry *r, const char *name, Param *weight, QuantSpec spec) {
-    if (spec.format == QUANT_OFF) return NULL;
     Quantiser *q;
+    spec = spec_for(spec, name);
+    if (spec.format == QUANT_OFF) return NULL;
     for (int i = 0; (q = state_find(r, &FP8_STATE, i)); i++)
         if (q->weight == weight) return q;
     q = arena_alloc(r->arena, sizeof *q);

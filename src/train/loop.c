@@ -457,6 +457,7 @@ static void say_how(const Trainer *r) {
     int64_t chunks, tokens = trainer_loss_chunk(r, &chunks);
     if (tokens) printf("logits: %s of at most %s\n", amount(chunks, "chunk").s, amount(tokens, "token").s);
     if (r->run.config->fp8_format == FP8_NONE) return;
+    model_note_precision(r->run.config, stdout);
     const char *why;
     if (!trainer_fp8_linears(r, &why))
         printf("FP8 GEMMs: none in the layers of rank 0\n"); /* only rank 0 prints */

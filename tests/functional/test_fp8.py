@@ -130,6 +130,11 @@ for layout, none in ([], False), (["--ranks", 2, "--pipeline-model-parallel-size
     assert "FP8 GEMMs: " in said and ("FP8 GEMMs: none in the layers of rank 0\n" in said) == none, said
 print("layers in bf16: a rank without FP8 says so")
 
+file = WORK / "precision.yaml"
+file.write_text((ROOT / "tests/data/precision.yaml").read_text().replace("[02]", "9"))
+said = pretrain(data, WORK / "unmatched", *options, "--te-precision-config-file", file, "--train-iters", 3)
+assert said.count("note: no layer matches ") == 1 and "matches '*.layers.9.*' in " in said, said
+
 SMALL = ["--num-layers", 1, "--hidden-size", 64, "--ffn-hidden-size", 64, "--vocab-size", 100, "--seq-length", 16,
          "--max-position-embeddings", 16]
 configurations = sorted((ROOT / "bench" / "train").glob("*fp8*.conf"))

@@ -91,7 +91,7 @@ AttentionSpec spec_attention(const LayerPlace *p) {
         .qkv_init_std = d->init_std,
         .proj_init_std = d->output_init_std,
         .softmax_init_std = d->init_std,
-        .quant = spec_quant(c, p->layer),
+        .quant = spec_quant(c, p->layer, p->arena),
         .context = context_plan(c, d->layer_context_comm[p->layer]),
         .unfused = c->attention_backend == BACKEND_UNFUSED,
         .recompute = spec_recomputes(c, RECOMPUTE_CORE_ATTN),

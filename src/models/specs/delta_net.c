@@ -20,7 +20,7 @@ void delta_net_spec(const LayerPlace *p, BranchSpec *out) {
         .norm = spec_norm(c),
         .in_init_std = c->derived.init_std,
         .out_init_std = c->derived.output_init_std,
-        .quant = spec_quant(c, p->layer),
+        .quant = spec_quant(c, p->layer, p->arena),
     };
     out->spec = s;
 }

@@ -22,7 +22,7 @@ void mamba_spec(const LayerPlace *p, BranchSpec *out) {
         .epsilon = 1e-5,
         .in_init_std = c->derived.init_std,
         .out_init_std = c->derived.output_init_std,
-        .quant = spec_quant(c, p->layer),
+        .quant = spec_quant(c, p->layer, p->arena),
     };
     out->spec = s;
 }

@@ -14,7 +14,7 @@ void mlp_spec(const LayerPlace *p, BranchSpec *out) {
         .bias = c->add_bias_linear || c->add_mlp_bias,
         .fc1_init_std = d->init_std,
         .fc2_init_std = d->output_init_std,
-        .quant = spec_quant(c, p->layer),
+        .quant = spec_quant(c, p->layer, p->arena),
     };
     out->spec = s;
     out->recompute = spec_recomputes(c, RECOMPUTE_MLP);

@@ -64,7 +64,7 @@ void moe_spec(const LayerPlace *p, BranchSpec *out) {
         .pad = c->moe_pad_expert_input_to_capacity,
         .drop_by_position = c->moe_token_drop_policy == DROP_POSITION,
         .all_to_all = c->moe_token_dispatcher_type == DISPATCH_ALLTOALL,
-        .quant = spec_quant(c, p->layer),
+        .quant = spec_quant(c, p->layer, p->arena),
     };
     s->quant.weights = F64; /* --quantization does not apply to experts */
     out->spec = s;

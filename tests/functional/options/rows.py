@@ -14,8 +14,8 @@ import struct
 import fim
 from generation import generate
 from program import BOUND, U, bits, compare, expect, joined, lane, same_number
-from table import (ALL, BERT, CUT, ENCODERS, FP8, GPT, NOT_BERT, NOT_T5, ONE, STAGES, T5, legs, low_precision, resumed, rounded, row, scheduled,
-                   shown, witnessed)
+from table import (ALL, BERT, CUT, ENCODERS, FP8, GPT, NOT_BERT, NOT_T5, ONE, PRECISION, STAGES, T5, legs, plain,
+                   low_precision, resumed, rounded, row, scheduled, shown, witnessed)
 from trainer import Options, Trainer, iterations
 
 EXPERTS = "--num-experts 4 --moe-ffn-hidden-size 8 --disable-bias-linear "
@@ -621,6 +621,15 @@ scaled_alike("rampup_batch_size", "--initial-loss-scale 16777216 --hysteresis 1 
 low_precision(rounded)
 rounded("lane", "--lane exact")
 rounded("fp8_format", FP8.replace("hybrid", "e4m3"), like="--num-layers 3 --lane fp32 --lr 1e-3")
+
+
+@row("te_precision_config_file", "a recipe for all layers but the ends")
+def check_precision_file(program, quick):
+    other = program.words(FP8 + "--fp8-recipe tensorwise --first-last-layers-bf16")
+    expect(bits(program.pretrain(program.words(FP8 + PRECISION))) == plain(program, *other),
+           "not equal to a run with options for all layers")
+
+
 rounded("fp8_output_proj", FP8 + "--fp8-output-proj", like=FP8)
 CHUNKS = "--lane fp32 --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear "
 for families, untied in (GPT, ""), (T5, "--untie-embeddings-and-output-weights "):

@@ -11,6 +11,7 @@ the models with which it tests them. Four kinds take one line each:
 low_precision declares the rows that pretrain and finetune (task_rows.py) share."""
 import dataclasses
 import functools
+import pathlib
 import re
 import sys
 from typing import Callable
@@ -31,7 +32,8 @@ GPT, BERT, T5, NOT_T5, NOT_BERT, ENCODERS, ALL = (f.split() for f in ("gpt", "be
 ONE = ""
 CUT = "--ranks 4 --tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"
 STAGES = "--ranks 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer"
-ROUNDS = re.compile("fp8-.*|no-fp8-wgrad|attention-backend|grad-reduce-in-bf16|use-precision-aware-optimizer"
+ROUNDS = re.compile("fp8-.*|no-fp8-wgrad|te-precision-config-file|attention-backend|grad-reduce-in-bf16"
+                    "|use-precision-aware-optimizer"
                     "|(main-grads|exp-avg|exp-avg-sq)-dtype|first-last-layers-bf16|num-layers-at-(start|end)-in-bf16")
 THOROUGH = "--thorough" in sys.argv  # also whole runs, on one rank and in each layout
 ROWS = []
@@ -144,6 +146,8 @@ def shown(fields, words, pattern, count=None, families=ALL):
 
 BF16 = "--lane bf16 "
 MOMENTS = BF16 + "--use-precision-aware-optimizer "
+DATA = pathlib.Path(__file__).resolve().parents[2] / "data"
+PRECISION = f"--te-precision-config-file {DATA}/precision.yaml "
 FP8 = "--num-layers 3 --lane fp32 --lr 1e-3 --fp8-format hybrid "
 
 
@@ -162,6 +166,7 @@ def low_precision(rounded, fp8=FP8):
     rounded("fp8_recipe", tensorwise, like=fp8)
     rounded("fp8_margin", fp8 + "--fp8-margin 3", like=fp8)
     rounded("fp8_amax_history_len fp8_amax_compute_algo", fp8 + "--fp8-amax-history-len 3 --fp8-amax-compute-algo max", like=fp8)
+    rounded("te_precision_config_file", fp8 + PRECISION, like=fp8)
     rounded("fp8_wgrad", fp8 + "--no-fp8-wgrad", like=fp8)
     rounded("first_last_layers_bf16", ends, like=tensorwise)
     for end in ("start", "end"):

@@ -293,6 +293,7 @@ static const struct {
     {"no-fp8-wgrad", "false"},
     {"fp8-param-gather", "false"},
     {"fp8-output-proj", "false"},
+    {"te-precision-config-file", "none"},
     {"first-last-layers-bf16", "false"},
     {"num-layers-at-start-in-bf16", "1"},
     {"num-layers-at-end-in-bf16", "1"},

@@ -6,6 +6,7 @@
 #include "unit/cmocka_all.h"
 
 #include "config/config.h"
+#include "unit/config/fp8_rules.h"
 #include "unit/config/hybrid_rules.h"
 
 /* Returns the problems of a command line, or the error from parsing it. */
@@ -167,35 +168,6 @@ static const char *const GPT[][2] = {
      "contradicts --grad-reduce-in-bf16 and --main-grads-dtype bf16: remove one of them"},
     {"--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16 --accumulate-allreduce-grads-in-fp32",
      "contradicts --grad-reduce-in-bf16 and --main-grads-dtype bf16: remove one of them"},
-    {"--bf16 --fp8-emulated",
-     "--fp8-emulated applies only to FP8 GEMMs: add --fp8-format, or remove --fp8-emulated"},
-    {"--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16",
-     "leaves no layer for FP8: --num-layers-at-start-in-bf16 1 and --num-layers-at-end-in-bf16 1 together "
-     "must be fewer than --num-layers 2 or, in T5, --decoder-num-layers"},
-    {"--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 "
-     "--num-layers-at-start-in-bf16 9 --num-layers-at-end-in-bf16 0",
-     "together must be fewer than --num-layers 2 or, in T5, --decoder-num-layers"},
-    {"--bf16 --fp8-keep-weights",
-     "--fp8-keep-weights applies only to FP8 GEMMs: add --fp8-format, or remove --fp8-keep-weights"},
-    {"--bf16 --fp8-output-proj",
-     "--fp8-output-proj applies only to FP8 GEMMs: add --fp8-format, or remove --fp8-output-proj"},
-    {"--bf16 --use-megatron-fsdp --fp8-param-gather",
-     "--fp8-param-gather applies only to FP8 GEMMs: add --fp8-format, or remove --fp8-param-gather"},
-    {"--bf16 --fp8-format e4m3 --fp8-param-gather",
-     "needs sharded main weights: add --use-distributed-optimizer or --use-megatron-fsdp, or remove "
-     "--fp8-param-gather"},
-    {"--bf16 --fp8-format e4m3 --fp8-param-gather --use-distributed-optimizer --fp8-keep-weights",
-     "but --fp8-param-gather stores only FP8 weights: remove one of them"},
-    {"--bf16 --fp8-keep-inputs", "one scale per tensor. Add --fp8-format with --fp8-recipe delayed or "
-                                 "tensorwise and without --no-fp8-wgrad, or remove --fp8-keep-inputs"},
-    {"--fp8-format e4m3 --fp8-recipe blockwise --fp8-keep-inputs",
-     "one scale per tensor. Add --fp8-format with --fp8-recipe delayed or tensorwise and without "
-     "--no-fp8-wgrad, or remove --fp8-keep-inputs"},
-    {"--fp8-format e4m3 --no-fp8-wgrad --fp8-keep-inputs",
-     "one scale per tensor. Add --fp8-format with --fp8-recipe delayed or tensorwise and without "
-     "--no-fp8-wgrad, or remove --fp8-keep-inputs"},
-    {"--fp8-format e4m3 --fp8-recipe tensorwise --batch-invariant-mode",
-     "depend on all samples of a microbatch: use delayed or, to generate, --quantization fp8"},
     {"--batch-invariant-mode --no-deterministic-mode",
      "needs deterministic sums: remove --no-deterministic-mode"},
     {"--num-experts 4 --moe-shared-expert-intermediate-size 8",
@@ -742,6 +714,7 @@ static const struct {
 #define ROWS(rows) rows, sizeof(rows) / sizeof *(rows)
     {CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, VALID, ROWS(GPT)},
     {CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, VALID, ROWS(HYBRID)},
+    {CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, VALID, ROWS(FP8_RULES)},
     {CHECK_MODEL | CHECK_TRAIN, "", ROWS(ENCODERS)},
     {CHECK_MODEL | CHECK_TRAIN | CHECK_TASK, VALID "--model bert ", ROWS(TASKS)},
     {CHECK_MODEL | CHECK_GENERATE, VALID, ROWS(GENERATION)},

@@ -80,7 +80,7 @@ TEST(first_and_last_layers_are_in_bf16) {
             setup_new("--num-layers 5 --bf16 --fp8-format e4m3 --fp8-recipe tensorwise %s", ROWS[i].words);
         char formats[16] = "";
         for (int64_t k = 0; k < config_layers(&s->config); k++)
-            formats[k] = spec_quant(&s->config, k).format == QUANT_OFF ? '-' : '8';
+            formats[k] = spec_quant(&s->config, k, s->arena).format == QUANT_OFF ? '-' : '8';
         assert_string_equal(formats, ROWS[i].formats);
         setup_free(s);
     }

@@ -292,6 +292,37 @@ TEST(a_weight_has_one_quantiser) {
     layer_close(&l);
 }
 
+/* The first rule with a matching pattern applies if the layer has FP8, or has no FP8, as the rule requires. */
+TEST(rules_replace_the_recipe_of_a_layer) {
+    static const QuantRule RULES[] = {{"*.fc?", QUANT_OFF, QUANT_DELAYED, true, false},
+                                      {"*qkv", QUANT_E4M3, QUANT_TENSORWISE, false, true},
+                                      {"*q*", QUANT_E4M3, QUANT_TENSORWISE, true, true},
+                                      {"*", QUANT_HYBRID, QUANT_BLOCKWISE, true, false}};
+    static const struct {
+        const char *name;
+        QuantFormat before, after;
+        QuantRecipe recipe;
+    } LAYERS[] = {{"mlp.fc1", QUANT_E4M3, QUANT_OFF, QUANT_DELAYED},
+                  {"mlp.fc1", QUANT_OFF, QUANT_OFF, QUANT_DELAYED},
+                  {"qkv", QUANT_OFF, QUANT_E4M3, QUANT_TENSORWISE},
+                  {"qkv", QUANT_HYBRID, QUANT_HYBRID, QUANT_DELAYED},
+                  {"q_down", QUANT_HYBRID, QUANT_E4M3, QUANT_TENSORWISE},
+                  {"mlp.fc12", QUANT_E4M3, QUANT_HYBRID, QUANT_BLOCKWISE},
+                  {"mlp.fc12", QUANT_OFF, QUANT_OFF, QUANT_DELAYED}};
+    for (size_t i = 0; i < sizeof LAYERS / sizeof *LAYERS; i++) {
+        Registry *r = registry_new(NULL);
+        const QuantSpec spec = {
+            .format = LAYERS[i].before, .history = 1, .keep_inputs = true, .rules = RULES, .n_rules = 4};
+        Param *w =
+            param_add(r, (ParamSpec){.name = "w", .ndim = 2, .dim = {WIDTH, WIDTH}, .tp_split = SPLIT_NONE});
+        const Quantiser *q = quantize_new(r, LAYERS[i].name, w, spec);
+        assert_int_equal(q ? q->spec.format : QUANT_OFF, LAYERS[i].after);
+        if (q) assert_int_equal(q->spec.recipe, LAYERS[i].recipe);
+        if (q) assert_int_equal(q->spec.keep_inputs, q->spec.recipe != QUANT_BLOCKWISE);
+        registry_free(r);
+    }
+}
+
 TEST(reasons_for_the_emulation_are_given) {
     Device *none = fp8_cpu(0), *whole_only = fp8_cpu(FP8_GEMM_WHOLE),
            *all = fp8_cpu(FP8_GEMM_WHOLE | FP8_GEMM_BLOCKS);
