@@ -105,6 +105,9 @@ assert all(f"/{name}.log" in note for name, (_, note) in table.items()), table
 OTHER.write_text(OTHER.read_text().replace("slow 2 0.01 validate --ranks {gpus}", "new 2 5 bench comm --ranks {gpus}"))
 ran, table = eight(status=1, names=OTHER)
 assert ran == ["new", "refused"] and [verdict for verdict, _ in table.values()] == ["FAIL", "pass"], table
+OTHER.write_text("long 2 1000 bench comm --ranks {gpus}\nnew 2 5 bench comm --ranks {gpus}\n")
+ran, table = eight("--limit", 500, status=1, names=OTHER)
+assert ran == [] and table["long"] == ("no time", "needs about 1000 s") and table["new"][0] == "pass", table
 done = subprocess.run([ROOT / "bench/eight", "--build", "missing"], capture_output=True, text=True)
 assert done.returncode == 1 and "there is no missing/isotron: build it" in done.stderr, done
 
