@@ -6,13 +6,14 @@
 #include "main/command.h"
 #include "models/option_map.h"
 #include "plan/report.h"
+#include "plan/timeline.h"
 #include "run/source.h"
 
 typedef struct Options {
     double device_memory;
     int64_t node;
     bool search;
-    const char *json, *rates;
+    const char *json, *rates, *timeline;
     TextList links;
 } Options;
 
@@ -31,6 +32,9 @@ static const Arg ROWS[] = {
     ARG_ROW(Options, links, "links", ARG_TEXTS, "none",
             "Files that add links to --rates: results of bench comm, and a description of hosts, such as "
             "bench/rates/hgx-h100-ndr400.json."),
+    ARG_ROW(
+        Options, timeline, "timeline", ARG_TEXT, "none",
+        "Draw the predicted step into this file: an SVG (.svg) or a trace for Chrome and Perfetto (.json)."),
     ARG_ROW(Options, json, "json", ARG_TEXT, "none", "Also write the plan to this file as JSON."),
 };
 
@@ -43,10 +47,11 @@ static void check(const Options *o, const Config *c, Args *args) {
         args_problem(args, "--gpus-per-node must be from 1 to %d.", NODE_MOST);
     if (!o->search) args_refuse(args, "gpus-per-node", "without --search");
     if (!o->rates) args_refuse(args, "links", "without --rates");
-    command_refuse_same_files(args, &(NamedFile){"--json", o->json}, 1, &(NamedFile){"--rates", o->rates}, 1);
+    if (!o->rates) args_refuse(args, "timeline", "without --rates");
+    const NamedFile written[] = {{"--json", o->json}, {"--timeline", o->timeline}};
+    command_refuse_same_files(args, written, 2, &(NamedFile){"--rates", o->rates}, 1);
     for (int64_t i = 0; i < o->links.count; i++)
-        command_refuse_same_files(args, &(NamedFile){"--json", o->json}, 1,
-                                  &(NamedFile){"--links", o->links.at[i]}, 1);
+        command_refuse_same_files(args, written, 2, &(NamedFile){"--links", o->links.at[i]}, 1);
 }
 
 /* Opens the GPU if the plan is for GPUs and this machine has a GPU. With an open GPU, the plan includes the
@@ -65,6 +70,7 @@ static Device *open_gpu(const Setup *s) {
  * unknown, sets *pass to true. */
 static Err plan(const Setup *s, const Options *o, bool *pass) {
     if (o->json) ERR_RETURN(file_check_target(o->json));
+    if (o->timeline) ERR_RETURN(timeline_check(o->timeline));
     const Config *c = &s->config;
     RunPlan run;
     Search found;
@@ -81,7 +87,7 @@ static Err plan(const Setup *s, const Options *o, bool *pass) {
     if (!e.code && o->search) found = plan_search(c, gpu, available, o->node);
     if (!e.code && o->rates) e = rates_read(o->rates, &rates);
     for (int64_t i = 0; !e.code && i < o->links.count; i++) e = links_read(o->links.at[i], &rates.links);
-    if (!e.code && o->rates) e = step_time(&run, gpu, &rates, s->arena, &time);
+    if (!e.code && o->rates) e = step_time(&run, gpu, &rates, o->timeline, s->arena, &time);
     if (!e.code) {
         *pass = o->search ? found.n > 0 : !available || plan_bytes(&run) <= available;
         Str text = {0};

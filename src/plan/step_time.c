@@ -1,12 +1,15 @@
 #include "plan/step_time.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/mem.h"
 #include "measure/peaks.h"
 #include "models/option_map.h"
+#include "plan/timeline.h"
 #include "train/trainer.h"
 
 /* ---- the simulation ---- */
@@ -30,27 +33,50 @@ static void add_parts(const SimTimes *x, int ranks, double each, StepTime *t) {
     }
 }
 
-static Err simulate(Trace *trace, const Config *c, int64_t each, StepTime *t) {
-    Arena *arena = arena_new();
-    SimTimes times;
+static Err simulate(const Trace *trace, const Config *c, Timeline *timeline, Arena *arena, SimTimes *times) {
     int *members = arena_alloc(arena, (size_t)trace->meetings * sizeof *members);
     for (int i = 0; i < trace->meetings; i++) members[i] = trace->meeting[i].members;
     const SimStep step = {.rank = trace->rank,
                           .ranks = trace->ranks,
                           .members = members,
                           .meetings = trace->meetings,
-                          .launch_ns = c->cuda_graph_impl == CUDA_GRAPH_NONE ? t->rates->launch_ns : 0};
-    const Err e = simulate_step(&step, arena, &times);
-    if (!e.code) add_parts(&times, trace->ranks, (double)each, t);
-    arena_free(arena);
+                          .launch_ns = c->cuda_graph_impl == CUDA_GRAPH_NONE ? trace->rates->launch_ns : 0,
+                          .draw = timeline ? timeline_add : NULL,
+                          .arg = timeline};
+    return simulate_step(&step, arena, times);
+}
+
+/* The step that is predicted, and what its prediction needs. */
+typedef struct Prediction {
+    const RunPlan *plan;
+    const Device *target;
+    Trace trace;
+    StepTime *time;
+    const char *timeline; /* the file, or NULL after it has been written */
+} Prediction;
+
+static Err draw(Prediction *p, int64_t microbatches, Timeline *timeline) {
+    char title[200];
+    snprintf(title, sizeof title, "A predicted step of %s with %s.",
+             amount(p->plan->layout.mesh.world, "rank").s, amount(microbatches, "microbatch").s);
+    const Err e = timeline_write(timeline, &p->trace, title, p->timeline);
+    p->timeline = NULL;
     return e;
 }
 
 /* Records and simulates a step with this number of microbatches, which counts `each` times. */
-static Err add_step(const RunPlan *p, const Device *target, int64_t microbatches, int64_t each, Trace *trace,
-                    StepTime *t) {
-    step_trace_record(trace, p, target, microbatches, each);
-    return p->layout.mesh.world > 1 ? simulate(trace, p->config, each, t) : ERR_OK;
+static Err add_step(Prediction *p, int64_t microbatches, int64_t each) {
+    step_trace_record(&p->trace, p->plan, p->target, microbatches, each);
+    if (p->plan->layout.mesh.world == 1 && !p->timeline) return ERR_OK;
+    Arena *arena = arena_new();
+    Timeline timeline = {.n = 0};
+    SimTimes times;
+    Err e = simulate(&p->trace, p->plan->config, p->timeline ? &timeline : NULL, arena, &times);
+    if (!e.code) add_parts(&times, p->trace.ranks, (double)each, p->time);
+    if (!e.code && p->timeline) e = draw(p, microbatches, &timeline);
+    timeline_free(&timeline);
+    arena_free(arena);
+    return e;
 }
 
 /* Returns the number of microbatches after which a schedule repeats itself. */
@@ -60,12 +86,13 @@ static int64_t period_of(const PipelineSpec *s) {
 
 /* A step with M microbatches is the shortest one plus k periods: (1 - k) steps with `least` microbatches, and k steps
  * with `period` more. */
-static Err add_steps(const RunPlan *p, const Device *target, Trace *trace, StepTime *t) {
+static Err add_steps(Prediction *prediction) {
+    const RunPlan *p = prediction->plan;
     const int64_t unit = pipeline_unit(p->config), all = p->microbatches, period = period_of(&p->spec) * unit;
     const int64_t shortest = p->layout.mesh.world == 1 ? 1 : pipeline_shortened(&p->spec).microbatches * unit,
                   k = shortest < all ? (all - shortest) / period : 0, least = all - k * period;
-    ERR_RETURN(add_step(p, target, least, 1 - k, trace, t));
-    return k ? add_step(p, target, least + period, k, trace, t) : ERR_OK;
+    ERR_RETURN(add_step(prediction, least, 1 - k));
+    return k ? add_step(prediction, least + period, k) : ERR_OK;
 }
 
 /* ---- the time ---- */
@@ -121,22 +148,28 @@ static Err check_links(const Trace *t) {
                     comm_kind_name(t->lacks_kind), t->lacks.members, t->lacks.per_host);
 }
 
-Err step_time(const RunPlan *p, const Device *target, const Rates *rates, Arena *arena, StepTime *t) {
+Err step_time(const RunPlan *p, const Device *target, const Rates *rates, const char *timeline, Arena *arena,
+              StepTime *t) {
     if ((p->config->device == ON_CPU) != !strncmp(rates->device, "CPU", 3))
         return err_user("the rates are of %s, but the plan is for a %s: %s --device cpu", rates->device,
                         p->config->device == ON_CPU ? "CPU" : "GPU",
                         p->config->device == ON_CPU ? "remove" : "add");
     Device *assumed = NULL;
     if (!target) ERR_RETURN(open_target(p->config, &assumed));
-    Trace trace = {.rates = rates};
+    Prediction prediction = {.plan = p,
+                             .target = target ? target : assumed,
+                             .trace.rates = rates,
+                             .time = t,
+                             .timeline = timeline};
+    Trace *trace = &prediction.trace;
     *t = (StepTime){.rates = rates, .ranks = p->layout.mesh.world};
-    const Err e = add_steps(p, target ? target : assumed, &trace, t);
-    t->n = trace.n, t->work = arena_alloc(arena, (size_t)(t->n + 1) * sizeof *t->work);
-    if (t->n) memcpy(t->work, trace.work, (size_t)t->n * sizeof *t->work);
+    const Err e = add_steps(&prediction);
+    t->n = trace->n, t->work = arena_alloc(arena, (size_t)(t->n + 1) * sizeof *t->work);
+    if (t->n) memcpy(t->work, trace->work, (size_t)t->n * sizeof *t->work);
     qsort(t->work, (size_t)t->n, sizeof *t->work, by_name);
-    memcpy(t->link_ns, trace.link_ns, sizeof t->link_ns);
-    const Err lacks = check_links(&trace);
-    step_trace_free(&trace);
+    memcpy(t->link_ns, trace->link_ns, sizeof t->link_ns);
+    const Err lacks = check_links(trace);
+    step_trace_free(trace);
     device_free(assumed);
     ERR_RETURN(e);
     add_times(p, t);

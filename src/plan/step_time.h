@@ -23,6 +23,8 @@ typedef struct StepTime {
         mfu; /* model FLOP/s divided by the device's stated peak or, if it is unknown, a large GEMM's rate; NaN if neither is known */
 } StepTime;
 
-/* Predicts a step of the plan. `target` is as for plan_make. Returns a user error that names the ops for which the file
+/* Predicts a step of the plan. `target` is as for plan_make. Unless `timeline` is NULL, draws the shorter of the steps
+ * that were simulated into this file (timeline.h). Returns a user error that names the ops for which the file
  * has neither rates nor a roofline, or a group for whose operations the links have no times. */
-Err step_time(const RunPlan *, const Device *target, const Rates *, Arena *, StepTime *);
+Err step_time(const RunPlan *, const Device *target, const Rates *, const char *timeline, Arena *,
+              StepTime *);

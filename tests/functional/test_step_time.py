@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import statistics
+import xml.etree.ElementTree as xml
 from time import sleep
 
 from harness import *
@@ -128,6 +129,32 @@ printed, skipped = run.communicate()[0], json.loads(RATES.read_text())["skipped"
 assert run.returncode == 0 and 3 <= len(skipped) <= len(killed), printed
 assert skipped[0] == "copy and launch: the process ended", skipped
 assert "\nskipped all further calls of linear F32\n" in printed, printed
+
+# Several ranks, with links of 1 GB/s. The timeline contains the calls of the shorter step that was simulated.
+host = {"ranks": 8, "nvlink_gbytes": 1, "nvlink_us": 1, "nics": 8, "nic_gbytes": 1, "nic_us": 1, "rails": 8,
+        "pcie_gbytes": 1, "pcie_us": 1}
+many = ["--device", "cpu", "--tensor-model-parallel-size", 2, "--pipeline-model-parallel-size", 2, "--num-layers", 2]
+assert "no time for a " in predict(conf, file, *many, "--ranks", 8, expect=2)[0]
+(WORK / "host.json").write_text(json.dumps({"host": host}))
+many += ["--links", WORK / "host.json", "--ranks", 8]
+printed, time = predict(conf, file, *many, "--timeline", WORK / "step.json")
+predict(conf, file, *many, "--timeline", WORK / "step.svg")
+parts = time["parts_ms"]
+assert math.isclose(sum(parts["exposed"].values()) + sum(x for x in parts.values() if x != parts["exposed"]),
+                    time["step_ms"]), time
+assert set(parts["exposed"]) >= {"tp", "pp", "dp", "world"} and parts["bubble"] > 0, parts
+for text in ("per rank), MFU", "exposed tp ", "100.0 % from the description of hosts; assumed to use 16 of 132"):
+    assert text in printed, (text, printed)
+events = json.loads((WORK / "step.json").read_text())["traceEvents"]
+rows = {(e["pid"], e["args"]["name"]) for e in events if e["ph"] == "M"}
+assert rows >= {(0, "stage 0"), (1, "stage 1"), (0, "tp"), (1, "dp"), (0, "pp send"), (1, "pp recv")}, rows
+for stage in range(2):
+    ops = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["pid"] == stage and not e["tid"])
+    assert all(a[1] <= b[0] + 2e-3 for a, b in zip(ops, ops[1:])), "ops overlap"
+    assert {e["name"].split()[0] for e in events if e["ph"] == "X" and e["pid"] == stage} >= {
+        "linear", "adamw", "pipeline_activation", "pipeline_gradient", "grad_sum"}
+drawn = {e.text for e in xml.parse(WORK / "step.svg").iter() if e.tag.endswith("text")}
+assert drawn >= {"stage 0", "stage 1", "tp", "GEMM", "0 ms"}, drawn
 
 # Errors.
 assert "plan is for a GPU: add --device cpu" in predict(conf, file, "--device", "cuda", expect=2)[0]

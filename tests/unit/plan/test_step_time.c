@@ -20,7 +20,7 @@ __attribute__((format(printf, 2, 3))) static StepTime time_of(const Rates *r, co
     RunPlan plan;
     StepTime t;
     assert_ok(plan_make(&s->config, NULL, s->arena, &plan));
-    assert_ok(step_time(&plan, NULL, r, s->arena, &t));
+    assert_ok(step_time(&plan, NULL, r, NULL, s->arena, &t));
     t.work = NULL; /* owned by the arena */
     setup_free(s);
     return t;
@@ -175,8 +175,8 @@ TEST(missing_rates_are_named) {
     StepTime t;
     const Rates none = {.device = "CPU", .copy = 1}, gpu = {.device = "NVIDIA H200"};
     assert_ok(plan_make(&s->config, NULL, s->arena, &plan));
-    const Err lacks = step_time(&plan, NULL, &none, s->arena, &t),
-              other = step_time(&plan, NULL, &gpu, s->arena, &t);
+    const Err lacks = step_time(&plan, NULL, &none, NULL, s->arena, &t),
+              other = step_time(&plan, NULL, &gpu, NULL, s->arena, &t);
     assert_non_null(strstr(
         lacks.msg, "no rates for attention F32 causal, attention_grad F32 causal deterministic, linear F32, "
                    "linear_dgrad F32, linear_wgrad F32: measure"));
