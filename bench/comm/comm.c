@@ -172,6 +172,7 @@ static void print_head(const Rank *r, const char *device, const char *transport)
 
 static void finish(const Rank *r, Run *run, const char *device, const char *transport) {
     const double roof = copy_roof(r);
+    const int of_host = comm_ranks_of_host(r->comm);
     if (!r->prints) return;
     printf("\nhighest busbw in GB/s:");
     for (int c = 0, n = 0; c < N_COLLECTIVES; c++)
@@ -181,8 +182,9 @@ static void finish(const Rank *r, Run *run, const char *device, const char *tran
     char how[BENCH_TRANSPORT];
     run->result =
         bench_head("comm", device, comm_world(r->comm), bench_transport(r->comm, transport, how), 1);
-    json_object_update_new(run->result, json_pack("{s:i, s:f, s:O}", "group", r->group.size, "copy_gbytes",
-                                                  roof, "rows", r->rows));
+    json_object_update_new(run->result, json_pack("{s:i, s:i, s:f, s:O}", "group", r->group.size, "per_host",
+                                                  of_host < r->group.size ? of_host : r->group.size,
+                                                  "copy_gbytes", roof, "rows", r->rows));
 }
 
 /* Checks that all ranks' buffers fit into their devices' memory. A reduction in host memory between processes needs a
@@ -260,13 +262,19 @@ static Err check_options(const BenchComm *o) {
     return o->json ? file_check_target(o->json) : ERR_OK;
 }
 
-Err bench_comm(const BenchComm *o, int64_t *wrong) {
+Err bench_comm_measure(const BenchComm *o, json_t **result) {
     Run run = {.options = o};
-    *wrong = 0;
     ERR_RETURN(check_options(o));
     ERR_RETURN(world_run(o->config, run_rank, &run));
-    const Err e = run.result ? bench_write(o->json, run.result) : ERR_OK;
-    json_decref(run.result);
-    *wrong = run.wrong;
+    *result = run.result;
+    return run.wrong ? err_failed("%lld elements are wrong", (long long)run.wrong) : ERR_OK;
+}
+
+Err bench_comm(const BenchComm *o) {
+    json_t *result = NULL;
+    Err e = bench_comm_measure(o, &result);
+    const Err written = result ? bench_write(o->json, result) : ERR_OK;
+    if (!e.code) e = written;
+    json_decref(result);
     return e;
 }

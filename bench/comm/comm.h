@@ -19,5 +19,7 @@ typedef struct BenchComm {
     const char *json; /* file for the results, or NULL */
 } BenchComm;
 
-/* Prints the results. Sets *wrong to the number of wrong elements, summed over ranks. */
-Err bench_comm(const BenchComm *, int64_t *wrong);
+/* Prints the results and writes the file. Returns an error if an element is wrong. */
+Err bench_comm(const BenchComm *);
+/* The same without the file. The caller releases *result, which is NULL on all ranks except rank 0. */
+Err bench_comm_measure(const BenchComm *, struct json_t **result);

@@ -9,6 +9,8 @@
 #include "base/file.h"
 #include "base/isolated.h"
 #include "base/mem.h"
+#include "base/statistics.h"
+#include "bench/comm/comm.h"
 #include "bench/head.h"
 #include "bench/rates/grid.h"
 #include "kernels/attr.h"
@@ -21,7 +23,9 @@ enum { TYPES = 3, CPU_BYTES = 1 << 29, SKIPPED = -1 };
 static const char *const NAMES[TYPES] = {"bf16", "fp32", "fp16"};
 static const DType TYPE[TYPES] = {BF16, F32, F16};
 
-typedef enum ItemKind { ITEM_CALL, ITEM_COPY_AND_LAUNCH, ITEM_LARGE_GEMM } ItemKind;
+typedef enum ItemKind { ITEM_CALL, ITEM_COPY_AND_LAUNCH, ITEM_HOST_COPIES, ITEM_LARGE_GEMM } ItemKind;
+enum { COPIES = 4 }; /* sizes of copies between host memory and the device */
+static const size_t COPY_BYTES[COPIES] = {64 << 10, 1 << 20, 16 << 20, 256 << 20};
 typedef struct Item {
     ItemKind kind;
     KernelCase c;
@@ -38,7 +42,8 @@ typedef struct Shared {
     int threads, at; /* at: the item that is being measured */
     int64_t start;   /* when its measurement began */
     double copy, launch_ns, gemm[DTYPES];
-    double ns[]; /* of each call; SKIPPED if it failed */
+    double host_ns[2][COPIES]; /* of copies to the device, and to the host */
+    double ns[];               /* of each call; SKIPPED if it failed */
 } Shared;
 
 typedef struct Session {
@@ -50,7 +55,7 @@ typedef struct Session {
     DType type;  /* of the items that are added */
     double each; /* seconds per call */
     Shared *shared;
-    json_t *skipped;
+    json_t *skipped, *comm; /* comm: the result of bench comm, or NULL */
     int64_t begin, written; /* times */
 } Session;
 
@@ -109,7 +114,10 @@ static Err add_all(Session *s) {
         if (s->options->types.count ? !text_list_selects(&s->options->types, NAMES[t]) : TYPE[t] == F16)
             continue;
         s->type = TYPE[t];
-        if (!s->n) add_item(s, (Item){.kind = ITEM_COPY_AND_LAUNCH, .type = s->type});
+        if (!s->n) {
+            add_item(s, (Item){.kind = ITEM_COPY_AND_LAUNCH, .type = s->type});
+            add_item(s, (Item){.kind = ITEM_HOST_COPIES, .type = s->type});
+        }
         add_item(s, (Item){.kind = ITEM_LARGE_GEMM, .type = s->type});
         add_type(s);
     }
@@ -145,12 +153,35 @@ static double launch_time(Device *d) {
     return ns;
 }
 
+/* Measures copies from pinned host memory to the device, and back. */
+static void host_copies(Device *d, double ns[2][COPIES]) {
+    enum { ROUNDS = 5 };
+    const size_t most = COPY_BYTES[COPIES - 1];
+    char *host = device_host_alloc(d, most, "copies"), *at = device_alloc(d, most, "copies");
+    memset(host, 1, most);
+    for (int i = 0; i < 2 * COPIES; i++) {
+        const bool back = i / COPIES;
+        const size_t bytes = COPY_BYTES[i % COPIES], copies = (most / bytes + 15) / 16;
+        double round[ROUNDS];
+        for (int k = -1; k < ROUNDS; k++) { /* the first round is a warm-up */
+            const int64_t start = clock_ns();
+            for (size_t n = 0; n < copies; n++) device_copy(d, back ? host : at, back ? at : host, bytes);
+            device_wait(d);
+            if (k >= 0) round[k] = (double)(clock_ns() - start) / (double)copies;
+        }
+        ns[back][i % COPIES] = median_of(round, ROUNDS);
+    }
+    device_release(d, at, most), device_host_release(d, host, most);
+}
+
 static void measure_item(const Session *s, const Item *x, Device *d) {
     Shared *out = s->shared;
     if (x->kind == ITEM_COPY_AND_LAUNCH) {
         device_describe(d, out->device, sizeof out->device);
         out->discrete = device_is_discrete(d), out->threads = d->pool ? pool_threads(d->pool) : 0;
         out->copy = bench_roof_copy(d), out->launch_ns = launch_time(d);
+    } else if (x->kind == ITEM_HOST_COPIES) {
+        host_copies(d, out->host_ns);
     } else if (x->kind == ITEM_LARGE_GEMM) {
         out->gemm[x->type] = bench_roof_gemm(d, x->type);
     } else {
@@ -191,6 +222,12 @@ static Rates rates_now(const Session *s) {
     r.rate = mem_zero((size_t)s->n, sizeof *r.rate);
     for (int i = 0; i < s->n; i++)
         if (x->ns[i] > 0) r.rate[r.n] = s->item[i].rate, r.rate[r.n++].ns = x->ns[i];
+    for (int i = 0; i < 2 * COPIES; i++)
+        if (x->host_ns[i / COPIES][i % COPIES] > 0)
+            links_append(&r.links,
+                         (LinkTime){i / COPIES ? LINK_TO_HOST : LINK_TO_DEVICE, 1, 1,
+                                    (double)COPY_BYTES[i % COPIES], x->host_ns[i / COPIES][i % COPIES]});
+    if (s->comm) (void)links_add("bench comm", s->comm, &r.links); /* a valid result */
     rates_sort(&r);
     return r;
 }
@@ -210,9 +247,11 @@ static Err write_rates(const Session *s) {
 /* ---- the process that writes the file ---- */
 
 static const char *describe(const Item *x, char text[RATE_NAME + 80]) {
-    int n = x->kind == ITEM_COPY_AND_LAUNCH ? sprintf(text, "copy and launch")
-            : x->kind == ITEM_LARGE_GEMM    ? sprintf(text, "large GEMM %s", dtype_name(x->type))
-                                            : sprintf(text, "%s", x->rate.name);
+    static const char *const WHAT[] = {[ITEM_COPY_AND_LAUNCH] = "copy and launch",
+                                       [ITEM_HOST_COPIES] = "copies between host and device",
+                                       [ITEM_LARGE_GEMM] = "large GEMM"};
+    int n = sprintf(text, "%s", x->kind == ITEM_CALL ? x->rate.name : WHAT[x->kind]);
+    if (x->kind == ITEM_LARGE_GEMM) sprintf(text + n, " %s", dtype_name(x->type));
     for (int i = 0; i < x->rate.sizes; i++)
         n += sprintf(text + n, "%s%.0f", i ? " x " : " ", x->rate.size[i]);
     return text;
@@ -285,6 +324,19 @@ static Err measure_all(Session *s) {
     return write_rates(s);
 }
 
+/* Measures collectives as bench comm does. This process may then use GPUs, because it starts no other process. */
+static Err measure_comm(Session *s) {
+    const char *type = "fp32";
+    const BenchComm o = {.config = s->options->config,
+                         .types = {&type, 1},
+                         .least = 1 << 10,
+                         .most = s->options->device == DEVICE_CPU ? 16 << 20 : 256 << 20,
+                         .factor = 4,
+                         .seconds = 0.05};
+    ERR_RETURN(bench_comm_measure(&o, &s->comm));
+    return write_rates(s);
+}
+
 Err bench_rates(const BenchRates *o) {
     Session s = {.options = o, .arena = arena_new(), .skipped = json_array()};
     ERR_RETURN(bench_filter(o->filter, &s.filter));
@@ -292,12 +344,13 @@ Err bench_rates(const BenchRates *o) {
     if (!e.code) e = add_all(&s);
     const size_t bytes = sizeof *s.shared + (size_t)s.n * sizeof *s.shared->ns;
     if (!e.code) s.shared = isolated_memory(bytes), e = measure_all(&s);
+    if (!e.code && i64_or(o->config->ranks, 1) > 1) e = measure_comm(&s);
     if (!e.code)
         printf("%s: %d measurements in %.0f s; copy %.1f GB/s, host %.1f us per op\n", s.shared->device,
                s.shared->at, (double)(clock_ns() - s.begin) * 1e-9, s.shared->copy,
                s.shared->launch_ns * 1e-3);
     isolated_free(s.shared, bytes);
-    json_decref(s.skipped);
+    json_decref(s.skipped), json_decref(s.comm);
     arena_free(s.arena);
     free(s.item);
     regfree(&s.filter);

@@ -1,13 +1,17 @@
-/* Measures the rates (measure/rates.h) of a device: every row of kernels/cases.def in each of its sizes, GEMMs and
- * attention over a grid of sizes, the rooflines, and the host's time for starting an op. A separate process measures. If
- * it fails, the call is skipped and reported, and a new process continues. The file is written every ten seconds. */
+/* Measures the rates (measure/rates.h) and links (measure/links.h) of a device: every row of kernels/cases.def in each of
+ * its sizes, GEMMs and attention over a grid of sizes, the rooflines, and the host's time for starting an op. Links are
+ * copies between host memory and the device and, if there are several ranks, collectives. A separate process measures
+ * ops. If it fails, the call is skipped and reported, and a new process continues. The file is written every ten
+ * seconds. */
 #pragma once
 
 #include "base/err.h"
-#include "config/args.h"
+#include "config/config.h"
 #include "tensor/device.h"
 
 typedef struct BenchRates {
+    const Config
+        *config; /* the device and, if it has several ranks, the transport of collectives to measure */
     DeviceKind device;
     int64_t threads;    /* number of CPU threads, or 0 for one per core */
     TextList types;     /* such as "bf16"; if empty, bf16 and fp32 */

@@ -427,11 +427,10 @@ static int bench_ops_command(int argc, char **argv) {
 
 typedef struct RatesOptions {
     BenchRates bench;
-    int device, tuning;
+    int tuning;
 } RatesOptions;
 
 static const Arg RATES_ROWS[] = {
-    ARG_ROW(RatesOptions, device, "device", ARG_ENUM, "cpu", "Device to measure.", .choices = DEVICES),
     ARG_ROW(RatesOptions, bench.filter, "filter", ARG_TEXT, "none",
             "Measure only ops whose names match this regular expression."),
     ARG_ROW(RatesOptions, bench.types, "dtype", ARG_TEXTS, "none",
@@ -455,23 +454,29 @@ static Err measure_rates(void *o) { return bench_rates(o); }
 
 static int bench_rates_command(int argc, char **argv) {
     Arena *arena = arena_new();
+    Config config = {0};
     RatesOptions o;
     Args args;
     args_init(
         &args, arena,
-        "isotron bench rates --json FILE [options]\n\nMeasures a device's ops over a range of sizes, for the "
-        "prediction of step times (plan --rates).\n\n"
+        "isotron bench rates --json FILE [options]\n\n"
+        "Measures a device's ops over a range of sizes and, with --ranks, collectives, for the prediction of "
+        "step times (plan --rates).\n\n"
         "example: isotron bench rates --device cuda --dtype bf16 --json rates.json",
         NULL);
     args_use(&args, ARG_TABLE(RATES_ROWS, &o));
+    args_use(&args, config_table(&config, USE_BENCH_RATES));
     args_line(&args, argc, argv);
     bench_refuse_same_files(&args, o.bench.json, NULL);
     check_seconds(&args, o.bench.seconds);
     if (!(o.bench.most >= 0 && o.bench.most <= COMMAND_MOST_S))
         args_problem(&args, "--most-seconds must be from 0 to %d.", (int)COMMAND_MOST_S);
     check_threads(&args, o.bench.threads);
+    if (i64_or(config.ranks, 1) > EXACT_RANKS)
+        args_problem(&args, "--ranks must be at most %d.", (int)EXACT_RANKS);
     const Err e = args_end(&args);
-    o.bench.device = map_device((DeviceOption)o.device);
+    o.bench.config = &config;
+    o.bench.device = map_device(config.device);
     o.bench.tuning = map_gemm_tuning((GemmTuningOption)o.tuning);
     const int status = command_finish(&args, e, measure_rates, &o.bench);
     arena_free(arena);
@@ -560,9 +565,7 @@ static int bench_comm_command(int argc, char **argv) {
               NULL);
     Err e = read_comm(&config, &words, &args, argc, argv);
     if (command_ready(&args, e, &status)) {
-        int64_t wrong;
-        e = bench_comm(&words.bench, &wrong);
-        if (!e.code && wrong) e = err_failed("%lld elements are wrong", (long long)wrong);
+        e = bench_comm(&words.bench);
         status = e.code ? command_fail(e) : 0;
     }
     args_free(&args);

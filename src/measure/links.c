@@ -171,9 +171,9 @@ static const char *kind_name(int kind) {
 json_t *links_json(const Links *l) {
     json_t *all = json_array();
     for (const LinkTime *t = l->time; t < l->time + l->n; t++)
-        json_array_append_new(all, json_pack("{s:s, s:i, s:i, s:f, s:f}", "kind", kind_name(t->kind),
+        json_array_append_new(all, json_pack("{s:s, s:i, s:i, s:I, s:f}", "kind", kind_name(t->kind),
                                              "members", t->members, "per_host", t->per_host, "bytes",
-                                             t->bytes, "us", t->ns * 1e-3));
+                                             (json_int_t)t->bytes, "us", t->ns * 1e-3));
     return all;
 }
 
@@ -227,6 +227,13 @@ static Err read_host(const json_t *host, Links *l) {
     return ERR_OK;
 }
 
+Err links_append(Links *l, LinkTime t) {
+    if (l->n == LINKS_MOST) return err_user("there are more than %d times", LINKS_MOST);
+    if (!(l->n & (l->n - 1))) l->time = mem_grow(l->time, (size_t)(l->n ? 2 * l->n : 1), sizeof t);
+    l->time[l->n++] = t;
+    return ERR_OK;
+}
+
 static Err add_time(Links *l, const char *kind, double members, double per_host, double bytes, double ns) {
     LinkTime t = {0, (int)members, (int)per_host, bytes, ns};
     while (t.kind < LINK_KINDS && !(kind_name(t.kind) && !strcmp(kind_name(t.kind), kind))) t.kind++;
@@ -234,10 +241,7 @@ static Err add_time(Links *l, const char *kind, double members, double per_host,
     const bool copies = t.kind >= COMM_KINDS;
     if (copies ? members != 1 || per_host != 1 : members < 2 || per_host > members)
         return err_user("%s cannot have %.0f members and %.0f per host", kind, members, per_host);
-    if (l->n == LINKS_MOST) return err_user("there are more than %d times", LINKS_MOST);
-    if (!(l->n & (l->n - 1))) l->time = mem_grow(l->time, (size_t)(l->n ? 2 * l->n : 1), sizeof t);
-    l->time[l->n++] = t;
-    return ERR_OK;
+    return links_append(l, t);
 }
 
 static const Field MEMBERS = {"members", 1, RANKS_MOST, 1, true, 0},

@@ -74,6 +74,8 @@ LinkSource links_source(const Links *, CommKind, double bytes, int members, int 
 /* Predicts the time of a copy in ns. */
 double links_copy_time(const Links *, LinkCopy, double bytes, LinkSource *);
 
+/* Adds a measured time. Returns a user error if there are too many. */
+Err links_append(Links *, LinkTime);
 /* Adds the times and the description in a file: a rates file, a result of `bench comm`, or a description. Zero-initialize
  * the links first, and release them with links_free, even after an error. Returns a user error for a second
  * description. */

@@ -84,10 +84,13 @@ for row, own in zip(race, rates):
 print(f"median error {statistics.median(errors):.1%}, worst {max(errors):.1%}")
 assert statistics.median(errors) < 0.08 and max(errors) < 0.12, errors
 
-# Only one op is measured. Ops without rates are named.
-isotron("bench", "rates", "--dtype", "fp32", "--filter", "^linear$", "--seconds", 1e-3, "--cpu-threads", 1, "--json",
-        RATES)
+# Only one op and the collectives of two ranks are measured. Ops without rates are named.
+isotron("bench", "rates", "--dtype", "fp32", "--filter", "^linear$", "--seconds", 1e-3, "--cpu-threads", 1, "--ranks",
+        2, "--json", RATES)
 file = json.loads(RATES.read_text())
+links = {(x["kind"], x["members"], x["per_host"]): x["bytes"] for x in file["links"]}
+assert links == {(kind, 1, 1): 256 << 20 for kind in ("to_device", "to_host")} | {(kind, 2, 2): 16 << 20 for kind in (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")}, links
 assert file["bench"] == "rates" and file["provenance"]["commit"] and file["launch_us"] == 0
 assert file["roofs"]["copy_gbytes"] > 0 and set(file["roofs"]["gemm_gflops"]) == {"F32"}
 conf = bench_conf(hidden_size=64)
@@ -96,6 +99,9 @@ assert all((c["from"] in ("measured", "beyond")) == (c["op"] == "linear F32") fo
 assert "from rooflines (adamw F32, " in printed and "predicted step: " in printed, printed
 assert math.isclose(sum(c["us"] * c["calls"] for c in time["calls"]), 1e3 * time["step_ms"])
 assert math.isclose(sum(time["family_ms"].values()), time["device_ms"])
+
+printed, _ = predict(conf, file, "--device", "cpu", "--ranks", 2)
+assert "from other sizes or groups, 0.0 % from the description of hosts" in printed, printed
 
 # Modes with other kernels have other rates. `bench rates` measures all of them.
 for options, op in ((["--batch-invariant-mode"], "linear_wgrad F32 fixed"), ([], "linear_wgrad F32")):
@@ -106,7 +112,7 @@ assert {r["op"] for r in json.loads(RATES.read_text())["rates"]} == {"linear F32
     f"attention_grad F32 {mask}{order}" for mask in ("causal", "full") for order in ("", " deterministic")}
 
 # Links: of bench comm, of a comparison with nccl-tests, and of a description, which must be the only one.
-isotron("bench", "comm", "--ranks", 2, "--max-bytes", "4K", "--seconds", 1e-3, "--json", WORK / "comm.json")
+isotron("bench", "comm", "--ranks", 4, "--max-bytes", "4K", "--seconds", 1e-3, "--json", WORK / "comm.json")
 HOST = ROOT / "bench/rates/hgx-h100-ndr400.json"
 LINKS = ["--links", WORK / "comm.json", ROOT / "bench/results/gpu-comm-2.json", HOST]
 predict(conf, file, "--device", "cpu", *LINKS)

@@ -342,6 +342,7 @@ bench ops --filter ( => --filter (
 bench rates --filter ( => --filter (
 bench rates --dtype fp64 => --dtype
 bench rates --seconds -1 => --seconds must be from 0 to 1000000
+bench rates --ranks 257 => --ranks must be at most 256
 bench rates --most-seconds -1 => --most-seconds must be from 0 to 1000000
 bench rates --cpu-threads 5000 => --cpu-threads must be from 0 to 4096
 plan {conf} --rates {lines} --json {lines} => --json and --rates are the same file
