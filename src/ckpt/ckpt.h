@@ -23,10 +23,11 @@
 #include "comm/comm.h"
 #include "param/param.h"
 
-/* A flat buffer in the registry's layout, in the memory of the registry's device. */
+/* A flat buffer in the registry's layout, in the memory of the registry's device, except for ranges with `on_host`,
+ * which are in `host`. */
 typedef struct CkptItem {
     const char *suffix; /* "" for parameters; ".exp_avg", ".exp_avg_sq", ... for optimizer state */
-    void *flat;
+    void *flat, *host;
     /* The item covers only parameters that have all flags in `with` and none in `without` (ParamFlags). */
     unsigned with, without;
     DType dtype; /* a floating-point type */

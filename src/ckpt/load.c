@@ -164,10 +164,9 @@ static void copy_run(const Ckpt *c, const Overlap *o, int64_t row, int64_t n, De
     const CkptTensor *t = o->stored;
     const DType dtype = o->item->dtype;
     const int64_t width = o->box.shape[1], first = o->box.offset[0] + row, column = o->box.offset[1];
-    const int64_t to = held_at(o->param, o->part, o->item, first, column);
+    char *to = held_at(o->param, o->part, o->item, first, column);
     const size_t size = dtype_size(dtype);
-    DeviceView v = device_view(device, (char *)o->item->flat + (size_t)to * size, (size_t)(n * width) * size,
-                               VIEW_WRITE);
+    DeviceView v = device_view(device, to, (size_t)(n * width) * size, VIEW_WRITE);
     for (int64_t i = 0; i < n; i++) {
         const int64_t from = (first + i - t->box.offset[0]) * t->box.shape[1] + column - t->box.offset[1];
         dtype_convert((char *)v.data + (size_t)(i * width) * size, dtype,

@@ -91,10 +91,9 @@ static Err each_piece(const CkptSaving *s, int64_t i, PieceFn *fn, void *arg) {
     const Box *b = &t->box;
     const size_t size = dtype_size(t->dtype);
     for (int64_t row = 0, n; row < b->shape[0]; row += n) {
-        const int64_t at = held_at(f->param, f->part, f->item, b->offset[0] + row, b->offset[1]);
+        const char *at = held_at(f->param, f->part, f->item, b->offset[0] + row, b->offset[1]);
         n = held_run(f->param, f->part, f->item, b, row);
-        DeviceView v = device_view(s->device, (const char *)f->item->flat + (size_t)at * size,
-                                   (size_t)(n * b->shape[1]) * size, VIEW_READ);
+        DeviceView v = device_view(s->device, at, (size_t)(n * b->shape[1]) * size, VIEW_READ);
         Err e = fn(arg, v.data, v.bytes);
         device_view_end(&v);
         if (e.code) return e;

@@ -30,22 +30,23 @@ static int range_of(const CkptItem *item, int64_t element) {
     return low;
 }
 
-int64_t held_at(const Param *p, int part, const CkptItem *item, int64_t row, int64_t column) {
-    const int64_t element = element_of(p, part, row, column);
-    if (item->each) return element - p->offset;
-    if (!item->ranges) return element;
+char *held_at(const Param *p, int part, const CkptItem *item, int64_t row, int64_t column) {
+    const int64_t element = element_of(p, part, row, column), size = (int64_t)dtype_size(item->dtype);
+    if (item->each) return (char *)item->flat + (element - p->offset) * size;
+    if (!item->ranges) return (char *)item->flat + element * size;
     const int k = range_of(item, element);
     CHECK(k < item->n_ranges && item->ranges[k].begin <= element, "'%s': element %lld is in no range",
           p->spec.name, (long long)element);
-    return item->ranges[k].at + element - item->ranges[k].begin;
+    const FlatRange *r = &item->ranges[k];
+    return (char *)(r->on_host ? item->host : item->flat) + (r->at + element - r->begin) * size;
 }
 
 int64_t held_run(const Param *p, int part, const CkptItem *item, const Box *b, int64_t row) {
-    const int64_t width = b->shape[1], most = VIEW_BYTES / (width * (int64_t)dtype_size(item->dtype)),
-                  at = held_at(p, part, item, b->offset[0] + row, b->offset[1]);
+    const int64_t bytes = b->shape[1] * (int64_t)dtype_size(item->dtype), most = VIEW_BYTES / bytes;
+    const char *at = held_at(p, part, item, b->offset[0] + row, b->offset[1]);
     int64_t n = 1;
     while (n < most && row + n < b->shape[0] &&
-           held_at(p, part, item, b->offset[0] + row + n, b->offset[1]) == at + n * width)
+           held_at(p, part, item, b->offset[0] + row + n, b->offset[1]) == at + n * bytes)
         n++;
     return n;
 }

@@ -4,11 +4,11 @@
 #include "ckpt/ckpt.h"
 
 /* Sets *boxes to an array of these boxes, which the caller must free. Returns the number of boxes. Every row in a box
- * is contiguous in item->flat. If a range starts or ends inside a row, that piece of the row is a separate box. */
+ * is contiguous in memory. If a range starts or ends inside a row, that piece of the row is a separate box. */
 int64_t held_boxes(const Param *, int part, const CkptItem *, Box **boxes);
-/* Returns the index in item->flat of the part's element [row, column], which must be in one of the boxes. */
-int64_t held_at(const Param *, int part, const CkptItem *, int64_t row, int64_t column);
-/* Returns how many of the box's rows from `row` on are contiguous in item->flat, up to the number that fits into
+/* Returns the address of the part's element [row, column], which must be in one of the boxes. */
+char *held_at(const Param *, int part, const CkptItem *, int64_t row, int64_t column);
+/* Returns how many of the box's rows from `row` on are contiguous in memory, up to the number that fits into
  * VIEW_BYTES bytes, but at least 1. */
 int64_t held_run(const Param *, int part, const CkptItem *, const Box *, int64_t row);
 /* Returns whether the item contains elements of this parameter. A parameter that is not trained has no optimizer

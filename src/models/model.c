@@ -158,6 +158,7 @@ static Model *model_of(const Config *c, const ModelPlace *place) {
     if (c->mtp_detach_heads) registry_mark(r, "mtp", PARAM_APART);
     if (c->optimizer == OPTIMIZER_MUON) registry_mark_matrices(r);
     if (c->use_mup) mark_rescaled(c, r);
+    if (c->optimizer_cpu_offload) registry_mark_offloaded(r, c->optimizer_offload_fraction);
     return m;
 }
 

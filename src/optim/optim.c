@@ -15,6 +15,10 @@ static size_t buffer_bytes(const Optimizer *o, int i) {
     return (size_t)o->registry->held[o->buffer[i].layout] * dtype_size(o->buffer[i].dtype);
 }
 
+static size_t offloaded_bytes(const Optimizer *o, int i) {
+    return (size_t)o->registry->offloaded[o->buffer[i].layout] * dtype_size(o->buffer[i].dtype);
+}
+
 /* Describes how one kind of parameter is updated: its states and its op. */
 typedef struct Rule {
     int n_states;
@@ -104,6 +108,41 @@ static Tensor piece_table(const Optimizer *o, int bucket, int64_t n) {
     return tensor_make(o->pieces + o->of_bucket[bucket].first, I64, 2, (int64_t[]){n, PIECE_WORDS});
 }
 
+/* Adds a piece, which is relative to the start of this rank's part of the bucket, to the last chunk if the chunk stays
+ * below HOST_CHUNK elements, and otherwise to a new chunk. */
+static void add_to_chunks(OffloadedPart *h, int bucket, int64_t origin, FlatPiece *piece, int64_t number) {
+    enum { HOST_CHUNK = 1 << 20 };
+    HostChunk *c = h->n ? &h->chunks[h->n - 1] : NULL;
+    const int64_t begin = origin + piece->begin, end = begin + piece->count;
+    if (!c || c->bucket != bucket || begin < c->begin || end - c->begin > HOST_CHUNK) {
+        h->chunks = mem_grow(h->chunks, (size_t)h->n + 1, sizeof *h->chunks);
+        c = &h->chunks[h->n++];
+        *c = (HostChunk){bucket, begin, 0, number, 0};
+    }
+    piece->begin = begin - c->begin;
+    c->n = end - c->begin;
+    c->pieces++;
+    if (c->n > h->longest) h->longest = c->n;
+}
+
+static void lay_chunks(Optimizer *o) {
+    const Registry *r = o->registry;
+    OffloadedPart *h = &o->offloaded;
+    int64_t at = 0;
+    for (int k = 0; k < r->n_buckets; k++)
+        if (r->buckets[k].offloaded) at += o->of_bucket[k].n;
+    h->pieces = mem_zero((size_t)at, sizeof *h->pieces);
+    at = 0;
+    for (int k = 0; k < r->n_buckets; k++) {
+        const BucketPieces *of = &o->of_bucket[k];
+        if (!r->buckets[k].offloaded) continue;
+        cut_bucket(r, &r->buckets[k], true, h->pieces + at);
+        cut_bucket(r, &r->buckets[k], false, h->pieces + at + of->n_primary);
+        for (const int64_t end = at + of->n; at < end; at++)
+            add_to_chunks(h, k, bucket_part(r, &r->buckets[k]).begin, &h->pieces[at], at);
+    }
+}
+
 /* Returns this rank's part of a bucket in a flat buffer. */
 static Tensor part_of(const Registry *r, int bucket, FlatBuffer which, DType type, void *flat) {
     const FlatRange part = bucket_part(r, &r->buckets[bucket]);
@@ -111,6 +150,10 @@ static Tensor part_of(const Registry *r, int bucket, FlatBuffer which, DType typ
 }
 
 /* ---- construction ---- */
+
+static size_t side_bytes(const Optimizer *o, DType type) {
+    return (size_t)o->offloaded.longest * dtype_size(type);
+}
 
 static void add_states(Optimizer *o, const Rule *rule, FlatBuffer layout) {
     const Registry *r = o->registry;
@@ -120,7 +163,38 @@ static void add_states(Optimizer *o, const Rule *rule, FlatBuffer layout) {
         o->buffer[k].layout = layout;
         o->buffer[k].dtype = rule == &ADAM ? optim_moment_type(o->config, i, r->precise) : r->precise;
         o->buffer[k].flat = device_alloc(r->device, buffer_bytes(o, k), "optimizer state");
+        o->buffer[k].host = registry_host_alloc(r, offloaded_bytes(o, k), "offloaded optimizer state");
     }
+}
+
+static bool stages_masters(const Registry *r) { return !dtype_is_16bit(r->storage); }
+
+static void offload_begin_run(Optimizer *o) {
+    const Registry *r = o->registry;
+    Device *d = r->device;
+    OffloadedPart *h = &o->offloaded;
+    lay_chunks(o);
+    if (!h->n || d->kind == DEVICE_NULL) return;
+    h->cpu = device_is_discrete(d) ? device_cpu(pool_threads(d->pool)) : d;
+    for (int i = 0; i < HOST_SIDES; i++) {
+        h->side[i].grad = device_host_alloc(d, side_bytes(o, r->gradients), "offloaded gradients");
+        if (stages_masters(r))
+            h->side[i].master = device_host_alloc(d, side_bytes(o, r->precise), "offloaded parameters");
+        h->side[i].copied = device_event_new(d);
+    }
+}
+
+static void offload_end_run(Optimizer *o) {
+    Device *d = o->registry->device;
+    OffloadedPart *h = &o->offloaded;
+    for (int i = 0; i < HOST_SIDES; i++) {
+        device_host_release(d, h->side[i].grad, side_bytes(o, o->registry->gradients));
+        device_host_release(d, h->side[i].master, side_bytes(o, o->registry->precise));
+        device_event_free(d, h->side[i].copied);
+    }
+    if (h->cpu != d) device_free(h->cpu);
+    free(h->chunks);
+    free(h->pieces);
 }
 
 Optimizer *optim_new(const Config *c, Registry *r, Sync *sync) {
@@ -131,13 +205,17 @@ Optimizer *optim_new(const Config *c, Registry *r, Sync *sync) {
     o->state = device_alloc(r->device, sizeof *o->state, "an optimizer step");
     o->host = device_host_alloc(r->device, sizeof *o->host, "an optimizer step");
     lay_pieces(o);
+    offload_begin_run(o);
     return o;
 }
 
 void optim_free(Optimizer *o) {
     if (!o) return;
-    for (int i = 0; i < o->n_buffers; i++)
+    for (int i = 0; i < o->n_buffers; i++) {
         device_release(o->registry->device, o->buffer[i].flat, buffer_bytes(o, i));
+        device_host_release(o->registry->device, o->buffer[i].host, offloaded_bytes(o, i));
+    }
+    offload_end_run(o);
     device_recording_drop(o->registry->device, &o->recording);
     device_release(o->registry->device, o->state, sizeof *o->state);
     device_host_release(o->registry->device, o->host, sizeof *o->host);
@@ -150,6 +228,14 @@ void optim_free(Optimizer *o) {
 size_t optim_bytes(const Optimizer *o) {
     size_t sum = sizeof *o->state + piece_bytes(o) + muon_bytes(o->muon);
     for (int i = 0; i < o->n_buffers; i++) sum += buffer_bytes(o, i);
+    return sum;
+}
+
+size_t optim_offloaded_bytes(const Optimizer *o) {
+    const Registry *r = o->registry;
+    size_t sum =
+        HOST_SIDES * (side_bytes(o, r->gradients) + (stages_masters(r) ? side_bytes(o, r->precise) : 0));
+    for (int i = 0; i < o->n_buffers; i++) sum += offloaded_bytes(o, i);
     return sum;
 }
 
@@ -253,38 +339,118 @@ static void update_matrices(const Optimizer *o, const Bucket *b) {
     }
 }
 
-static void update_elements(const Optimizer *o, int bucket, const OptimStep *s) {
-    const Registry *r = o->registry;
+/* The operands of an update: the master, the states and, unless the data is NULL, the value. */
+typedef struct Elements {
+    Tensor grad, pieces, numbers, out[1 + OPTIM_BUFFERS + 1];
+    int n_out;
+} Elements;
+
+static void run_rule(const Optimizer *o, Device *d, Elements *e) {
     const Config *c = o->config;
     const Rule *rule = rule_of(c);
     const AdamAttr adam = {.beta1 = c->adam_beta1, .beta2 = c->adam_beta2};
     const SgdAttr sgd = {.momentum = c->sgd_momentum};
     const LionAttr lion = {.beta1 = c->lion_beta1, .beta2 = c->lion_beta2};
-    Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n),
-           numbers = numbers_for(o, &r->buckets[bucket]);
-    if (!pieces.dim[0]) return;
-    Tensor grad = part_of(r, bucket, FLAT_GRADS, r->gradients, r->grads), out[1 + OPTIM_BUFFERS + 1];
-    Call call = {.in = {&grad, &pieces, &numbers}, .device = r->device};
-    int n = 0;
-    out[n++] = part_of(r, bucket, FLAT_MASTERS, r->precise, r->masters);
-    for (int i = 0; i < rule->n_states; i++)
-        out[n++] = part_of(r, bucket, FLAT_STATE, o->buffer[i].dtype, o->buffer[i].flat);
-    if (updates_values(o, s)) out[n++] = part_of(r, bucket, FLAT_VALUES, r->storage, r->values);
-    for (int i = 0; i < n; i++) {
+    Call call = {.in = {&e->grad, &e->pieces, &e->numbers}, .device = d};
+    for (int i = 0; i < e->n_out; i++) {
         /* 16-bit outputs are also read, so that the gaps between pieces keep their content */
-        out[i].flags = TENSOR_ACCUM;
-        call.out[i] = &out[i];
+        e->out[i].flags = TENSOR_ACCUM;
+        call.out[i] = &e->out[i];
     }
     call.attr = rule == &ADAM ? (const void *)&adam : rule == &SGD ? (const void *)&sgd : &lion;
     call_run(&OPS[rule->op], &call);
 }
 
+static void update_elements(const Optimizer *o, int bucket, const OptimStep *s) {
+    const Registry *r = o->registry;
+    Elements e = {.pieces = piece_table(o, bucket, o->of_bucket[bucket].n),
+                  .numbers = numbers_for(o, &r->buckets[bucket])};
+    if (!e.pieces.dim[0]) return;
+    e.grad = part_of(r, bucket, FLAT_GRADS, r->gradients, r->grads);
+    e.out[e.n_out++] = part_of(r, bucket, FLAT_MASTERS, r->precise, r->masters);
+    for (int i = 0; i < rule_of(o->config)->n_states; i++)
+        e.out[e.n_out++] = part_of(r, bucket, FLAT_STATE, o->buffer[i].dtype, o->buffer[i].flat);
+    if (updates_values(o, s)) e.out[e.n_out++] = part_of(r, bucket, FLAT_VALUES, r->storage, r->values);
+    run_rule(o, r->device, &e);
+}
+
 static void update(const Optimizer *o, int bucket, const OptimStep *s) {
     const Bucket *b = &o->registry->buckets[bucket];
+    if (b->offloaded) return;
     if (b->matrices)
         update_matrices(o, b);
     else
         update_elements(o, bucket, s);
+}
+
+/* ---- offloaded parameters ---- */
+
+static Tensor chunk_of(const Registry *r, const HostChunk *c, FlatBuffer which, void *flat) {
+    return registry_slice(r, which, flat, c->bucket, c->begin, c->n);
+}
+
+/* Starts the copies of a chunk's gradients and, if they are not in host memory, of its masters. */
+static void fetch_chunk(const Optimizer *o, int64_t number) {
+    const Registry *r = o->registry;
+    const HostChunk *c = &o->offloaded.chunks[number];
+    const int side = (int)(number % HOST_SIDES);
+    const Tensor grad = chunk_of(r, c, FLAT_GRADS, r->grads),
+                 master = chunk_of(r, c, FLAT_MASTERS, r->masters);
+    DeviceEvent *copied = o->offloaded.side[side].copied;
+    device_copy_async(r->device, o->offloaded.side[side].grad, grad.data, tensor_bytes(&grad), copied);
+    if (stages_masters(r))
+        device_copy_async(r->device, o->offloaded.side[side].master, master.data, tensor_bytes(&master),
+                          copied);
+}
+
+/* Starts the copy of a chunk's values to the device, if registry_round_values or sync_publish does not follow. */
+static void return_chunk(const Optimizer *o, const OptimStep *s, int64_t number) {
+    const Registry *r = o->registry;
+    const HostChunk *c = &o->offloaded.chunks[number];
+    const int side = (int)(number % HOST_SIDES);
+    Tensor master = chunk_of(r, c, FLAT_MASTERS, r->masters), value = chunk_of(r, c, FLAT_VALUES, r->values);
+    if (stages_masters(r))
+        device_copy_async(r->device, master.data, o->offloaded.side[side].master, tensor_bytes(&master),
+                          o->offloaded.side[side].copied);
+    else if (updates_values(o, s))
+        call_run(&OPS[OP_copy], &(Call){.in = {&master}, .out = {&value}, .device = r->device});
+}
+
+static void update_chunk(const Optimizer *o, int64_t number) {
+    const Registry *r = o->registry;
+    const OffloadedPart *h = &o->offloaded;
+    const HostChunk *c = &h->chunks[number];
+    const int side = (int)(number % HOST_SIDES);
+    StepNumbers *numbers = &o->host->clipped[r->buckets[c->bucket].apart];
+    Elements e = {.grad = tensor_make(h->side[side].grad, r->gradients, 1, &c->n),
+                  .pieces =
+                      tensor_make(h->pieces + c->first_piece, I64, 2, (int64_t[]){c->pieces, PIECE_WORDS}),
+                  .numbers = words_of(numbers, sizeof *numbers)};
+    e.out[e.n_out++] = stages_masters(r) ? tensor_make(h->side[side].master, r->precise, 1, &c->n)
+                                         : chunk_of(r, c, FLAT_MASTERS, r->masters);
+    for (int i = 0; i < rule_of(o->config)->n_states; i++)
+        e.out[e.n_out++] = registry_slice_of(r, FLAT_STATE, o->buffer[i].dtype, o->buffer[i].host, c->bucket,
+                                             c->begin, c->n);
+    run_rule(o, h->cpu, &e);
+}
+
+/* With --overlap-cpu-optimizer-d2h-h2d, a chunk is updated while the next one's gradients and the previous one's values
+ * are copied. */
+static void update_offloaded(const Optimizer *o, const OptimStep *s) {
+    const OffloadedPart *h = &o->offloaded;
+    Device *d = o->registry->device;
+    if (!h->n || d->kind == DEVICE_NULL) return;
+    device_copy(d, o->host->clipped, o->state->clipped, sizeof o->host->clipped);
+    device_wait(d);
+    for (int64_t i = 0, fetched = 0; i < h->n; i++) {
+        const int64_t ahead = o->config->overlap_cpu_optimizer_d2h_h2d && i + 1 < h->n ? i + 2 : i + 1;
+        while (fetched < ahead) fetch_chunk(o, fetched++);
+        device_finish_event(d, h->side[i % HOST_SIDES].copied);
+        update_chunk(o, i);
+        return_chunk(o, s, i);
+    }
+    for (int i = 0; i < HOST_SIDES; i++)
+        if (stages_masters(o->registry)) device_wait_event(d, h->side[i].copied);
 }
 
 void optim_dry_run(const Optimizer *o) {
@@ -308,6 +474,7 @@ static void work(void *arg) {
     if (o->config->log_num_zeros_in_grad)
         total(o, EVERY_NORM, OP_count_zeros, FLAT_GRADS, r->grads, &o->state->zeros, 1);
     for (int k = 0; k < r->n_buckets; k++) update(o, k, w->step);
+    update_offloaded(o, w->step);
     states_after_update(r);
     if (w->step->exact) registry_snap(r, FLAT_MASTERS, EXACT_GRID_BITS);
     if (o->config->log_params_norm)
@@ -337,7 +504,8 @@ OptimResult optim_step(Optimizer *o, OptimStep s) {
     Work w = {o, &s};
     o->host->given = numbers_of(o, &s);
     device_copy(d, &o->state->given, &o->host->given, sizeof o->host->given);
-    if (o->config->cuda_graph_impl == CUDA_GRAPH_LOCAL)
+    if (o->config->cuda_graph_impl == CUDA_GRAPH_LOCAL &&
+        !o->offloaded.n) /* a graph cannot contain the host's work */
         replay(o, &w);
     else
         work(&w);

@@ -6,7 +6,11 @@
  * Each rank updates its part of a bucket (param/bucket.h). A norm is the exact sum of partial sums over
  * blocks of 64 elements, so the norm is bitwise equal for any data-parallel and pipeline sharding. Each op is
  * called once per bucket, regardless of the number of parameters in the bucket. Muon's ops are called for
- * each parameter. */
+ * each parameter.
+ *
+ * With --optimizer-cpu-offload, the masters and the state of some buckets are in host memory (Bucket.offloaded). The
+ * CPU's kernels update them in chunks: the host copies a chunk's gradients to pinned memory, updates the chunk, and
+ * copies the new values back. */
 #pragma once
 
 #include "base/exact_sum.h"
@@ -23,6 +27,29 @@ enum { OPTIM_BUFFERS = 3 };
 typedef struct BucketPieces {
     int64_t first, n_primary, n; /* range in the table of all pieces */
 } BucketPieces;
+
+/* A range of an offloaded bucket: elements [begin, begin + n) of the flat layout, and a range of OffloadedPart.pieces,
+ * which are relative to `begin`. */
+typedef struct HostChunk {
+    int bucket;
+    int64_t begin, n, first_piece, pieces;
+} HostChunk;
+
+enum { HOST_SIDES = 2 };
+
+/* The parameters that the host updates. While it updates one chunk, copies of the next chunk's gradients and of the
+ * previous chunk's values may run, so there are two sides of pinned memory. */
+typedef struct OffloadedPart {
+    Device *cpu;
+    HostChunk *chunks;
+    int64_t n; /* number of chunks; 0 if nothing is offloaded */
+    FlatPiece *pieces;
+    int64_t longest; /* number of elements in the longest chunk */
+    struct {
+        void *grad, *master; /* master: only if the masters are the values, in device memory */
+        DeviceEvent *copied;
+    } side[HOST_SIDES];
+} OffloadedPart;
 
 /* A step's inputs and outputs. */
 typedef struct OptimState {
@@ -54,13 +81,16 @@ typedef struct Optimizer {
         FlatBuffer layout; /* FLAT_STATE or FLAT_MATRIX_STATE */
         /* the registry's type `precise`, unless --use-precision-aware-optimizer is given */
         DType dtype;
-        void *flat; /* this rank's part */
+        void *flat, *host; /* this rank's part, and its offloaded buckets in host memory */
     } buffer[OPTIM_BUFFERS];
+    OffloadedPart offloaded;
 } Optimizer;
 
 Optimizer *optim_new(const Config *, Registry *, Sync *);
 void optim_free(Optimizer *);
+/* Return the bytes in device memory, and those of offloaded parameters in host memory. */
 size_t optim_bytes(const Optimizer *);
+size_t optim_offloaded_bytes(const Optimizer *);
 /* Returns the name of the op that updates the parameter. */
 const char *optim_op_name(const Config *, const Param *);
 /* For a dry run, runs the GEMMs of an update on the null device. */

@@ -34,6 +34,8 @@ static Kind kind_of(const Param *p) {
 
 static bool is_apart(const Param *p) { return p->spec.flags & PARAM_APART; }
 
+static bool is_offloaded(const Param *p) { return p->spec.flags & PARAM_OFFLOADED; }
+
 /* ---- groups ---- */
 
 /* Sets the bucket's groups. `p` is one of the bucket's parameters. */
@@ -44,6 +46,7 @@ static void set_groups(const Registry *r, Bucket *b, const Param *p) {
     const unsigned copies = !b->trained ? 0 : p->spec.expert ? 1u << AXIS_EDP : 1u << AXIS_CP | 1u << AXIS_DP;
     const Group all = mesh_group(&r->layout.mesh, copies);
     b->apart = is_apart(p);
+    b->offloaded = is_offloaded(p);
     b->matrices = b->trained && p->spec.flags & PARAM_MATRIX;
     b->fp8 = p->fp8 || kind == QUANTIZED;
     b->quantized = kind == QUANTIZED;
@@ -75,13 +78,13 @@ static bool ends_with_units(const Registry *r) {
 static int fill(Registry *r) {
     const bool by_unit = ends_with_units(r);
     const int64_t full = limit(r);
-    enum { SORTS = 2 * KINDS };
+    enum { SORTS = 4 * KINDS };
     int n = 0, open[SORTS], unit[SORTS] = {0};
     int64_t size[SORTS] = {0};
     for (int k = 0; k < SORTS; k++) open[k] = -1;
     for (int i = r->n; i--;) {
         Param *p = r->params[i];
-        const int k = 2 * (int)kind_of(p) + is_apart(p);
+        const int k = 4 * (int)kind_of(p) + 2 * is_apart(p) + is_offloaded(p);
         const bool alone = param_is_tied(p);
         if (open[k] < 0 || alone || (by_unit && p->unit != unit[k])) open[k] = n++, size[k] = 0;
         unit[k] = p->unit;
@@ -179,7 +182,7 @@ static void place(Registry *r) {
 static bool are_mates(const Registry *r, const Bucket *fp8, const Bucket *other) {
     const Param *a = r->laid[fp8->first], *b = r->laid[other->first];
     return fp8->fp8 && !a->spec.expert && kind_of(b) == DENSE && fp8->apart == other->apart &&
-           !param_is_tied(b) && a->unit == b->unit && other->mate < 0;
+           fp8->offloaded == other->offloaded && !param_is_tied(b) && a->unit == b->unit && other->mate < 0;
 }
 
 static void pair(Registry *r) {
@@ -232,9 +235,9 @@ void buckets_register(const Registry *r, Comm *comm, void *memory, size_t bytes)
 }
 
 FlatRange bucket_part(const Registry *r, const Bucket *b) {
-    if (!bucket_is_shared(r, b, FLAT_STATE)) return (FlatRange){b->begin, b->end, 0};
+    if (!bucket_is_shared(r, b, FLAT_STATE)) return (FlatRange){b->begin, b->end, 0, false};
     const int64_t begin = b->begin + b->inner.rank * b->shard;
-    return (FlatRange){begin, begin + b->shard, 0};
+    return (FlatRange){begin, begin + b->shard, 0, false};
 }
 
 /* Sets the ranges of a buffer that this rank keeps. Masters that share memory with the values (masters ==
@@ -245,15 +248,17 @@ static void keep(Registry *r, FlatBuffer which) {
     for (int k = 0; k < r->n_buckets; k++) {
         const Bucket *b = &r->buckets[k];
         FlatRange *h = &r->ranges[which][k];
-        *h = bucket_is_shared(r, b, which) ? bucket_part(r, b) : (FlatRange){b->begin, b->end, 0};
+        *h = bucket_is_shared(r, b, which) ? bucket_part(r, b) : (FlatRange){b->begin, b->end, 0, false};
         if (!exists(r, b, which)) h->end = h->begin;
         if (alias) {
             const FlatRange *value = &r->ranges[FLAT_VALUES][k];
             h->at = value->at + h->begin - value->begin;
             continue;
         }
-        h->at = r->held[which];
-        r->held[which] += h->end - h->begin;
+        h->on_host = b->offloaded && r->trains && which >= FLAT_MASTERS;
+        int64_t *n = h->on_host ? &r->offloaded[which] : &r->held[which];
+        h->at = *n;
+        *n += h->end - h->begin;
     }
 }
 
@@ -272,7 +277,8 @@ void buckets_lay(Registry *r) {
 const FlatRange *registry_ranges(const Registry *r, FlatBuffer which, int *n) {
     *n = r->n_buckets;
     for (int k = 0; k < r->n_buckets; k++)
-        if (!bucket_is_whole(r, &r->buckets[k], which)) return r->ranges[which];
+        if (!bucket_is_whole(r, &r->buckets[k], which) || r->ranges[which][k].on_host)
+            return r->ranges[which];
     *n = 0;
     return NULL;
 }
@@ -284,6 +290,7 @@ int64_t registry_place(const Registry *r, FlatBuffer which, int bucket, int64_t 
 
 Tensor registry_slice_of(const Registry *r, FlatBuffer which, DType type, void *flat, int bucket, int64_t at,
                          int64_t n) {
+    if (which == FLAT_MASTERS && r->ranges[which][bucket].on_host) flat = r->host_masters;
     return tensor_make((char *)flat + registry_place(r, which, bucket, at) * (int64_t)dtype_size(type), type,
                        1, &n);
 }

@@ -3,8 +3,8 @@
  * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after
  * another. Each parameter begins at a multiple of PARAM_ALIGN elements in its bucket. The parameters in a
  * bucket are all of one kind (dense parameters, experts or FP8 weights, each with or without PARAM_MATRIX; quantized
- * weights; frozen weights; or buffers). PARAM_APART is set for all parameters in a bucket or for none. The
- * members of the bucket's `inner` group hold equal parts of the bucket; the size of a part is a multiple of
+ * weights; frozen weights; or buffers). PARAM_APART is set for all parameters in a bucket or for none, and so is
+ * PARAM_OFFLOADED. The members of the bucket's `inner` group hold equal parts of the bucket; the size of a part is a multiple of
  * PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) * shard). In a bucket of matrices
  * (PARAM_MATRIX), parts consist of complete parameters. Padding is zero. Tied embeddings are in a separate
  * bucket, so that the first and the last pipeline stages shard them in the same way.
@@ -25,6 +25,7 @@ struct Bucket {
     Group inner, outer;
     bool matrices;  /* the parameters have PARAM_MATRIX */
     bool apart;     /* the parameters have PARAM_APART */
+    bool offloaded; /* the parameters have PARAM_OFFLOADED */
     bool fp8;       /* whether the values are in FLAT_FP8 */
     bool quantized; /* whether the weights are quantized (quantized.h) */
     /* The mate's index, or -1 if there is none. If buckets end where units end, a unit's bucket of FP8 weights and its
@@ -48,14 +49,16 @@ void buckets_register(const Registry *, Comm *, void *memory, size_t bytes);
 FlatRange bucket_part(const Registry *, const Bucket *);
 
 /* Returns, in ascending order, the ranges of a flat buffer that this rank keeps. The result is NULL if this rank keeps
- * the entire buffer, at the layout's offsets. */
+ * the entire buffer in device memory, at the layout's offsets. */
 const FlatRange *registry_ranges(const Registry *, FlatBuffer, int *n);
 /* Returns the index of the flat layout's element `at` in this rank's buffer. This rank must hold the
  * element. */
 int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
-/* Returns elements [at, at + n) of the flat layout as a tensor. `flat` is the memory of this rank's buffer. */
+/* Returns elements [at, at + n) of the flat layout as a tensor. `flat` is the device memory of this rank's buffer; for
+ * offloaded masters, the tensor is in host memory. */
 Tensor registry_slice(const Registry *, FlatBuffer, void *flat, int bucket, int64_t at, int64_t n);
-/* Like registry_slice, but the caller passes the buffer's dtype. */
+/* Like registry_slice, but the caller passes the buffer's dtype and, for the state of an offloaded bucket, its host
+ * memory. */
 Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bucket, int64_t at, int64_t n);
 /* Returns the elements of a parameter that this rank updates, excluding padding rows. The range may be empty
  * (end <= begin). */

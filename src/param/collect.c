@@ -31,9 +31,10 @@ static double *place(const Copying *c, const Param *p, const Param *in_whole, in
 static void copy_range(const Copying *c, const Param *p, const Param *in_whole, FlatRange r) {
     const DType type = registry_dtype(c->registry, c->kind);
     const size_t size = dtype_size(type);
+    char *flat = r.on_host ? c->registry->host_masters : c->flat;
     DeviceView view =
-        device_view(c->registry->device, (char *)c->flat + (size_t)r.at * size,
-                    (size_t)(r.end - r.begin) * size, c->gathers ? VIEW_READ : VIEW_READ | VIEW_WRITE);
+        device_view(c->registry->device, flat + (size_t)r.at * size, (size_t)(r.end - r.begin) * size,
+                    c->gathers ? VIEW_READ : VIEW_READ | VIEW_WRITE);
     for (int64_t e = r.begin; e < r.end; e++) {
         void *here = (char *)view.data + (size_t)(e - r.begin) * size;
         double *there = place(c, p, in_whole, e);
@@ -49,7 +50,7 @@ static void copy_range(const Copying *c, const Param *p, const Param *in_whole, 
 /* Copies the elements in [begin, end) that the buffer holds. */
 static void copy_held(const Copying *c, const Param *p, const Param *in_whole, int64_t begin, int64_t end) {
     int n;
-    const FlatRange everything = {0, c->registry->elements, 0},
+    const FlatRange everything = {0, c->registry->elements, 0, false},
                     *ranges = registry_ranges(c->registry, c->kind, &n);
     if (!ranges) ranges = &everything, n = 1;
     const int64_t together = VIEW_BYTES / (int64_t)dtype_size(registry_dtype(c->registry, c->kind));
@@ -59,7 +60,7 @@ static void copy_held(const Copying *c, const Param *p, const Param *in_whole, i
         for (int64_t e = first; e < last; e += together)
             copy_range(c, p, in_whole,
                        (FlatRange){e, last - e < together ? last : e + together,
-                                   ranges[i].at + e - ranges[i].begin});
+                                   ranges[i].at + e - ranges[i].begin, ranges[i].on_host});
     }
 }
 

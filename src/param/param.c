@@ -28,6 +28,10 @@ size_t registry_flat_bytes(const Registry *r, FlatBuffer which) {
     return (size_t)r->held[which] * dtype_size(registry_dtype(r, which));
 }
 
+size_t registry_offloaded_bytes(const Registry *r, FlatBuffer which) {
+    return (size_t)r->offloaded[which] * dtype_size(registry_dtype(r, which));
+}
+
 void registry_free(Registry *r) {
     if (!r) return;
     if (r->device) {
@@ -38,6 +42,7 @@ void registry_free(Registry *r) {
         device_release(r->device, r->grads, registry_flat_bytes(r, FLAT_GRADS));
         if (r->masters != r->values)
             device_release(r->device, r->masters, registry_flat_bytes(r, FLAT_MASTERS));
+        device_host_release(r->device, r->host_masters, registry_offloaded_bytes(r, FLAT_MASTERS));
     }
     arena_free(r->arena);
     free(r->params);
@@ -87,6 +92,18 @@ void registry_mark_rescaled(Registry *r, bool matrices, unsigned except) {
                                strncmp(s->name, EMBEDDING, sizeof EMBEDDING - 1) != 0;
         if (is_matrix == matrices && param_is_trained(r->params[i]) && !(s->flags & except))
             s->flags |= PARAM_RESCALED;
+    }
+}
+
+void registry_mark_offloaded(Registry *r, double fraction) {
+    double all = 0, marked = 0;
+    for (int i = 0; i < r->n; i++)
+        if (param_is_trained(r->params[i])) all += (double)r->params[i]->count;
+    for (int i = r->n; i--;) {
+        Param *p = r->params[i];
+        if (!param_is_trained(p) || marked + (double)p->count > fraction * all) continue;
+        p->spec.flags |= PARAM_OFFLOADED;
+        marked += (double)p->count;
     }
 }
 

@@ -42,6 +42,8 @@ typedef enum ParamFlags {
     PARAM_RESCALED = 64,
     /* A matrix that Muon does not update (Megatron-LM use_muon = False). */
     PARAM_NO_MUON = 128,
+    /* A weight whose master and optimizer state are in host memory (registry_mark_offloaded). */
+    PARAM_OFFLOADED = 256,
 } ParamFlags;
 
 /* The suffix in the names of buffers that contain the state of delayed FP8 scaling. This state affects only
@@ -159,10 +161,11 @@ static inline bool grad_is_unwritten(const Tensor *main_grad) { return !(main_gr
 
 enum { PARAM_ALIGN = 64 };
 
-/* A rank's part of a buffer that data-parallel ranks shard: elements [begin, end) of the registry's flat layout, which
- * begin at element `at` of the rank's buffer. */
+/* A rank's part of a buffer: elements [begin, end) of the registry's flat layout, which begin at element `at` of the
+ * rank's buffer or, if `on_host` is true, of the buffer's part in host memory. */
 typedef struct FlatRange {
     int64_t begin, end, at;
+    bool on_host;
 } FlatRange;
 
 /* The flat buffers. FLAT_FP8 contains the values of FP8 weights and quantized weights, one byte each, and FLAT_VALUES
@@ -190,7 +193,8 @@ typedef struct Registry {
     Bucket *buckets;
     int n_buckets;
     FlatRange *ranges[FLAT_BUFFERS]; /* [n_buckets]: the part of each bucket that this rank keeps */
-    int64_t held[FLAT_BUFFERS];      /* number of elements in each buffer on this rank */
+    /* number of elements in each buffer on this rank, in device memory and in host memory */
+    int64_t held[FLAT_BUFFERS], offloaded[FLAT_BUFFERS];
     /* a hash table whose slots contain 1 + the index in params, or 0 if free; the number of slots is a power of
      * two */
     int *by_name, slots;
@@ -202,7 +206,8 @@ typedef struct Registry {
     Device *device;
     /* flat buffers with this rank's parts (bucket.h); masters == values unless storage is 16-bit */
     void *values, *fp8, *grads, *masters;
-    void *fp8_scales; /* amaxes and scales of FP8 weights */
+    void *host_masters; /* the masters of PARAM_OFFLOADED weights, which kernels can also access */
+    void *fp8_scales;   /* amaxes and scales of FP8 weights */
     /* number of amaxes (stored before the scales), and of those that belong to dense weights */
     int64_t fp8_amaxes, fp8_dense_amaxes;
     size_t fp8_scale_bytes;
@@ -238,6 +243,11 @@ void registry_mark_matrices(Registry *);
  * otherwise, sets it for all other trained weights. Excludes weights with a flag in `except`. Call this
  * function after registry_mark_matrices and before registry_allocate. */
 void registry_mark_rescaled(Registry *, bool matrices, unsigned except);
+/* Sets PARAM_OFFLOADED for trained weights, in the order in which a backward pass completes their gradients, as long as
+ * they contain at most this fraction of all trained elements. Call this function before registry_allocate, and after
+ * weights have been frozen. If storage is not 16-bit, there are no separate masters, and only optimizer state
+ * is offloaded. */
+void registry_mark_offloaded(Registry *, double fraction);
 /* Begins a unit, a set of parameters that are used together, such as a layer. At stage 3, a unit's values are gathered
  * together. */
 void registry_begin_unit(Registry *);
@@ -245,11 +255,15 @@ void registry_begin_unit(Registry *);
  * F64, otherwise F32. With DataParallel.bf16_grads, main gradients are BF16. If `trains` is false, allocates only the
  * values, and the masters of buffers. */
 void registry_allocate(Registry *, Device *, DType storage, bool trains);
-/* returns the total size of values, main gradients and masters in bytes */
+/* Returns zeroed host memory for a buffer's offloaded part. Returns NULL on the null device, and for 0 bytes. */
+void *registry_host_alloc(const Registry *, size_t bytes, const char *what);
+/* returns the total size in device memory of values, main gradients and masters in bytes */
 size_t registry_bytes(const Registry *);
 /* returns the size of the values in bytes, including the scales of FP8 weights */
 size_t registry_value_bytes(const Registry *);
-/* Returns the size of one buffer in bytes. The result is 0 for masters that share memory with the values. */
+/* Return the size of one buffer's part in device memory or in host memory, in bytes. The results are 0 for masters that
+ * share memory with the values. */
+size_t registry_offloaded_bytes(const Registry *, FlatBuffer);
 size_t registry_flat_bytes(const Registry *, FlatBuffer);
 DType registry_dtype(const Registry *, FlatBuffer);
 /* Initializes every parameter: draws the masters, and rounds the values from them. */

@@ -1,5 +1,6 @@
 /* Allocates memory for registered parameters, draws their initial values, and tracks which gradients are unwritten. */
 #include <math.h>
+#include <string.h>
 
 #include "base/fault.h"
 #include "base/hash.h"
@@ -31,6 +32,11 @@ static SpmdType type_of(const Layout *l, const ParamSpec *s) {
     return t;
 }
 
+void *registry_host_alloc(const Registry *r, size_t bytes, const char *what) {
+    if (r->device->kind == DEVICE_NULL || !bytes) return NULL;
+    return memset(device_host_alloc(r->device, bytes, what), 0, bytes);
+}
+
 void registry_allocate(Registry *r, Device *device, DType storage, bool trains) {
     r->device = device;
     r->trains = trains;
@@ -48,6 +54,8 @@ void registry_allocate(Registry *r, Device *device, DType storage, bool trains) 
     r->masters = dtype_is_16bit(storage)
                      ? device_alloc(device, registry_flat_bytes(r, FLAT_MASTERS), "master parameters")
                      : r->values;
+    r->host_masters =
+        registry_host_alloc(r, registry_offloaded_bytes(r, FLAT_MASTERS), "offloaded master parameters");
     for (int i = 0; i < r->n; i++) {
         Param *p = r->params[i];
         p->value = whole(r, p, bucket_values(&r->buckets[p->bucket]) == FLAT_FP8 ? r->fp8 : r->values,
@@ -149,7 +157,7 @@ static void draw(Registry *r, const Param *p, int64_t first, int64_t rows, uint6
     d.end = to < held.end ? to : held.end;
     if (d.end <= d.begin) return;
     const size_t size = dtype_size(r->precise);
-    void *at = (char *)r->masters + (size_t)(held.at + d.begin - held.begin) * size;
+    void *at = registry_slice(r, FLAT_MASTERS, r->masters, p->bucket, d.begin, 0).data;
     void *block = staging->block[staging->next];
     d.out = block ? block : at;
     pool_for(r->device->pool, rows, ELEMENTS_PER_THREAD / p->columns + 1, draw_rows, &d);

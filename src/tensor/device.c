@@ -1,5 +1,6 @@
 #include "tensor/device.h"
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -136,6 +137,12 @@ void device_copy_async(Device *d, void *to, const void *from, size_t bytes, Devi
 
 void device_wait_event(Device *d, DeviceEvent *e) {
     if (d->backend->wait_event) d->backend->wait_event(d, e);
+}
+
+void device_finish_event(Device *d, DeviceEvent *e) {
+    if (!d->backend->copy_async) return;
+    device_wait_event(d, e);
+    while (d->backend->event_happened && !d->backend->event_happened(d, e)) sched_yield();
 }
 
 bool device_event_happened(Device *d, DeviceEvent *e) { return d->backend->event_happened(d, e); }

@@ -127,6 +127,9 @@ void device_event_free(Device *, DeviceEvent *);
 void device_copy_async(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
 void device_wait_event(Device *, DeviceEvent *);
 
+/* Returns once the last copy with the event has finished, and the host may use its host memory. */
+void device_finish_event(Device *, DeviceEvent *);
+
 /* A stream runs a library's work in order. The library receives the stream's handle. Work on the stream begins
  * once all calls before the last device_stream_follow finish. device_stream_record marks the end of the
  * stream's work with an event. Calls after the event's device_wait_event begin once the stream's work before

@@ -25,12 +25,14 @@ enum { ITEMS = 1 + OPTIM_BUFFERS };
 static int items(const Trainer *r, bool optimizer, CkptItem out[ITEMS]) {
     const Registry *g = r->run.model->registry;
     int n = 0;
-    out[n++] = (CkptItem){.suffix = "", .flat = g->masters, .dtype = g->precise, .convert = true};
+    out[n++] = (CkptItem){
+        .suffix = "", .flat = g->masters, .host = g->host_masters, .dtype = g->precise, .convert = true};
     out[0].sharded = g->layout.data.stage > 0;
     out[0].ranges = registry_ranges(g, FLAT_MASTERS, &out[0].n_ranges);
     for (int i = 0; optimizer && n < ITEMS && i < r->optimizer->n_buffers; i++, n++) {
         out[n] = (CkptItem){.suffix = r->optimizer->buffer[i].suffix,
                             .flat = r->optimizer->buffer[i].flat,
+                            .host = r->optimizer->buffer[i].host,
                             .dtype = r->optimizer->buffer[i].dtype,
                             .sharded = out[0].sharded};
         *(r->optimizer->buffer[i].layout == FLAT_MATRIX_STATE ? &out[n].with : &out[n].without) =

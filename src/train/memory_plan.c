@@ -72,6 +72,8 @@ MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
     part[MEMORY_scratch] = r->run.device->scratch;
     part[MEMORY_snapshot] = c->save && c->async_save ? trainer_save_bytes(r) : 0;
     part[MEMORY_offloaded] = plan.unit.offload.host;
+    part[MEMORY_offloaded_state] =
+        registry_offloaded_bytes(all, FLAT_MASTERS) + optim_offloaded_bytes(r->optimizer);
     /* If all experts process equal shares of the tokens, a rank receives as many rows as it sends. At most, a
      * rank receives the rows of all ranks. */
     plan.offloaded_most = part[MEMORY_offloaded] * (plan.balanced ? ranks : 1);
@@ -177,12 +179,14 @@ void memory_plan_describe(const MemoryPlan *p, Str *out) {
 static Err check_host(const MemoryPlan *p) {
     const size_t need = memory_plan_host(p), have = host_memory_available("");
     if (need <= have) return ERR_OK;
-    return err_user("offloaded activations (%s) and the copy of a checkpoint (%s) together need %s of host "
-                    "memory, but only %s are available; lower --cpu-offloading-num-layers or "
-                    "--micro-batch-size, or remove --async-save",
-                    bytes_text((double)p->part[MEMORY_offloaded]).s,
-                    bytes_text((double)p->part[MEMORY_snapshot]).s, bytes_text((double)need).s,
-                    bytes_text((double)have).s);
+    return err_user(
+        "offloaded activations (%s), offloaded optimizer state (%s) and the copy of a checkpoint (%s) "
+        "together need %s of host memory, but only %s are available; lower "
+        "--cpu-offloading-num-layers, --micro-batch-size or --optimizer-offload-fraction, or remove "
+        "--async-save",
+        bytes_text((double)p->part[MEMORY_offloaded]).s,
+        bytes_text((double)p->part[MEMORY_offloaded_state]).s, bytes_text((double)p->part[MEMORY_snapshot]).s,
+        bytes_text((double)need).s, bytes_text((double)have).s);
 }
 
 Err memory_plan_check(const MemoryPlan *p, size_t available) {

@@ -8,8 +8,8 @@
 /* The parts of memory. `slots` contains saved activations and messages between stages. `gathered` contains
  * NCCL's buffers, and buffers for the parameters that ranks all-gather and the gradients that they sum.
  * `scratch` is the memory that kernels need in addition to their operands. `snapshot` is the copy of a
- * checkpoint that is written during training. `snapshot` and `offloaded` are in host memory; on a CPU, host
- * memory is the device's memory. */
+ * checkpoint that is written during training. `snapshot`, `offloaded` and `offloaded_state` (with master
+ * parameters) are in host memory; on a CPU, host memory is the device's memory. */
 #define MEMORY_PARTS(X)                                                                                      \
     X(parameters, "parameters")                                                                              \
     X(gradients, "main gradients")                                                                           \
@@ -21,7 +21,8 @@
     X(inputs, "batches")                                                                                     \
     X(scratch, "kernels")                                                                                    \
     X(snapshot, "checkpoint copy")                                                                           \
-    X(offloaded, "offloaded activations")
+    X(offloaded, "offloaded activations")                                                                    \
+    X(offloaded_state, "offloaded optimizer")
 
 typedef enum MemoryPart {
 #define X(name, title) MEMORY_##name,
@@ -37,8 +38,7 @@ typedef struct MemoryPlan {
     size_t part[MEMORY_PART_COUNT]; /* the optimizer's part includes the master parameters */
     /* size of offloaded activations if all tokens are sent to one rank's experts */
     size_t offloaded_most;
-    /* whether the device has separate memory, which then contains all parts except `snapshot` and
-     * `offloaded` */
+    /* whether the device has separate memory, which then contains all parts up to `scratch` */
     bool discrete;
     /* the sizes of one slot, of the transient space, and of offloaded activations */
     ExecutorMemory unit;

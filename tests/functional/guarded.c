@@ -1,7 +1,7 @@
 /* A build of the program that runs the CPU's kernels on a device whose memory the host cannot access, like a GPU's.
  * Addresses of this device are inaccessible pages; only kernels and the device's copies get the real memory behind
- * them. Therefore the program crashes if host code accesses device memory without a view, if an op gets host memory, or
- * if an op accesses memory outside its operands.
+ * them. Therefore the program crashes if host code accesses device memory without a view, if an op gets host memory
+ * that is not pinned, or if an op accesses memory outside its operands.
  *
  * Asynchronous copies are executed as late as possible, so that code that does not wait for them finds the
  * old content. A stream-ordered copy from pinned host memory reads it only at the next wait, and a copy to
@@ -52,6 +52,11 @@ static Block *find(const Guarded *g, const void *p, size_t bytes) {
     return find_in(g->blocks, g->n, p, bytes);
 }
 
+/* Whether a kernel may access the memory: the device's memory, or pinned host memory. */
+static bool is_known(const Guarded *g, const void *p, size_t bytes) {
+    return find(g, p, bytes) || find_in(g->host, g->n_host, p, bytes);
+}
+
 /* The real memory behind a device address; host addresses are returned unchanged. */
 static void *behind(const Guarded *g, const void *p, size_t bytes) {
     const Block *b = find(g, p, bytes);
@@ -85,7 +90,8 @@ static void guarded_free(Device *d, void *p, size_t bytes) {
 
 static void copy_now(Device *d, void *to, const void *from, size_t bytes) {
     const Guarded *g = (const Guarded *)d;
-    CHECK(find(g, to, bytes) || find(g, from, bytes), "neither end of a copy is memory of the device");
+    CHECK(is_known(g, to, bytes) || is_known(g, from, bytes),
+          "neither end of a copy is memory of the device");
     memcpy(behind(g, to, bytes), behind(g, from, bytes), bytes);
 }
 
@@ -166,7 +172,7 @@ static Tensor *operand(const Guarded *g, const OpDef *op, Tensor *t, Tensor *cop
     char text[100];
     if (!bytes) return t;
     char *lowest = tensor_lowest(t);
-    CHECK(find(g, lowest, bytes), "op '%s' is given %s outside of the device's memory", op->name,
+    CHECK(is_known(g, lowest, bytes), "op '%s' is given %s outside of the device's memory", op->name,
           tensor_describe(t, text, sizeof text));
     *copy = *t;
     copy->data = (char *)behind(g, lowest, bytes) + ((char *)t->data - lowest);

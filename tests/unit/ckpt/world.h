@@ -95,7 +95,8 @@ static inline Buffer buffer_new(const Registry *r, bool shares) {
         const Group g = mesh_group(m, p->spec.expert ? 1u << AXIS_EDP : 1u << AXIS_CP | 1u << AXIS_DP);
         const bool whole = p->spec.flags & PARAM_BUFFER;
         FlatRange cut = {p->offset + (whole ? 0 : p->count * g.rank / g.size),
-                         p->offset + (whole ? p->count : p->count * (g.rank + 1) / g.size), b.elements};
+                         p->offset + (whole ? p->count : p->count * (g.rank + 1) / g.size), b.elements,
+                         false};
         b.ranges[b.n++] = cut;
         b.elements += cut.end - cut.begin;
     }

@@ -23,7 +23,8 @@ static const char *const NOTED[][2] = {
     {"--cuda-graph-impl transformer_engine", "transformer_engine is treated as none"},
     {"--recompute-activations --recompute-modules gdp_qkv mhc mlp",
      "--recompute-modules gdp_qkv and --recompute-modules mhc have no effect: Only core_attn"},
-    {"--optimizer-cpu-offload", "--optimizer-cpu-offload has no effect: The optimizer state"},
+    {"--optimizer-cpu-offload --no-pin-cpu-grads",
+     "--no-pin-cpu-grads has no effect: --optimizer-cpu-offload uses"},
     {"--distribute-saved-activations --fine-grained-activation-offloading",
      "--distribute-saved-activations and --fine-grained-activation-offloading have no effect: To save "
      "memory"},

@@ -159,6 +159,8 @@ static const char *const GPT[][2] = {
     {"--bf16 --main-grads-dtype bf16", "needs --use-precision-aware-optimizer"},
     {"--exp-avg-dtype bf16", "need --use-precision-aware-optimizer"},
     {"--use-precision-aware-optimizer --exp-avg-sq-dtype fp16", "Adam would divide by 0. Use bf16 or fp32"},
+    {"--optimizer-cpu-offload --optimizer muon",
+     "--use-distributed-optimizer, which shards the optimizer state"},
     {"--use-precision-aware-optimizer --optimizer sgd", "needs --optimizer adam, not sgd"},
     {"--use-precision-aware-optimizer --fp64", "cannot be used with --lane fp64"},
     {"--lane exact --ranks 2", "add --calculate-per-token-loss"},

@@ -237,6 +237,45 @@ TEST(bf16_gradients_that_are_exact_change_no_bit) {
     }
 }
 
+/* A weight of three chunks, and a vector in a fourth. The device's copies are synchronous. */
+TEST(the_host_updates_in_chunks) {
+    static const char *const WORDS[] = {"", "--optimizer-cpu-offload",
+                                        "--optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d"};
+    enum { WIDTH = 1 << 20, WAYS = 3 };
+    for (DType storage = F32; storage <= BF16; storage++) {
+        Setup *setup[WAYS];
+        Registry *r[WAYS];
+        Device *d = device_cpu(2);
+        for (int k = 0; k < WAYS; k++) {
+            setup[k] = setup_new("%s %s", storage == BF16 ? "--bf16" : "", WORDS[k]);
+            r[k] = registry_new(NULL);
+            param_add(r[k], (ParamSpec){
+                                .name = "weight", .ndim = 2, .dim = {3, WIDTH}, .init = {INIT_NORMAL, 0.5}});
+            param_add(r[k], (ParamSpec){.name = "gain", .ndim = 1, .dim = {5}, .flags = PARAM_NO_DECAY});
+            if (k) registry_mark_offloaded(r[k], 1);
+            registry_allocate(r[k], d, storage, true);
+            registry_init(r[k], 7);
+            Optimizer *o = optim_new(&setup[k]->config, r[k], NULL);
+            assert_int_equal(o->offloaded.n, k ? 4 : 0);
+            for (int step = 0; step < 2; step++) {
+                for (int64_t i = 0; i < r[k]->held[FLAT_GRADS]; i++)
+                    ((float *)r[k]->grads)[i] = (float)((i * 37 + step) % 101 - 50);
+                optim_step(
+                    o, (OptimStep){.lr = 0.1, .decoupled_lr = 0.1, .weight_decay = 0.2, .grad_scale = 0.5});
+            }
+            optim_free(o);
+        }
+        for (int k = 1; k < WAYS; k++)
+            for (int p = 0; p < 2; p++) {
+                const Param *x = r[0]->params[p], *y = r[k]->params[p];
+                assert_memory_equal(x->master.data, y->master.data, tensor_bytes(&x->master));
+                assert_memory_equal(x->value.data, y->value.data, tensor_bytes(&x->value));
+            }
+        for (int k = 0; k < WAYS; k++) registry_free(r[k]), setup_free(setup[k]);
+        device_free(d);
+    }
+}
+
 /* Each of the two moments may have a narrow type. */
 TEST(each_moment_has_the_type_of_its_option) {
     static const struct {

@@ -39,6 +39,10 @@ static const struct {
     {"batches", MEMORY_inputs},
     {"loss", MEMORY_inputs},
     {"offloaded activations", MEMORY_offloaded},
+    {"offloaded master parameters", MEMORY_offloaded_state},
+    {"offloaded optimizer state", MEMORY_offloaded_state},
+    {"offloaded gradients", MEMORY_offloaded_state},
+    {"offloaded parameters", MEMORY_offloaded_state},
 };
 
 static _Thread_local size_t taken[MEMORY_PART_COUNT];
@@ -62,7 +66,7 @@ void *__wrap_device_alloc(Device *d, size_t bytes, const char *what) {
 void *__real_device_host_alloc(Device *, size_t, const char *);
 void *__wrap_device_host_alloc(Device *, size_t, const char *);
 void *__wrap_device_host_alloc(Device *d, size_t bytes, const char *what) {
-    if (!strcmp(what, "offloaded activations")) note(d, bytes, what);
+    if (!strncmp(what, "offloaded ", strlen("offloaded "))) note(d, bytes, what);
     return __real_device_host_alloc(d, bytes, what);
 }
 
@@ -120,6 +124,9 @@ TEST(a_part_of_a_step_plans_the_whole) {
         "--use-precision-aware-optimizer --exp-avg-dtype bf16 --main-grads-dtype bf16 "
         "--use-distributed-optimizer",
         "--pipeline-model-parallel-size 1 --cpu-offloading-num-layers 3",
+        "--use-precision-aware-optimizer --exp-avg-dtype bf16 --main-grads-dtype bf16 "
+        "--use-distributed-optimizer --optimizer-cpu-offload --optimizer-offload-fraction 0.5",
+        "--optimizer-cpu-offload --optimizer sgd",
         "--num-experts 4 --disable-bias-linear --moe-router-score-function sigmoid "
         "--moe-router-enable-expert-bias --expert-model-parallel-size 2 --moe-expert-capacity-factor 1",
         T5 "--num-virtual-stages-per-pipeline-rank 4 --use-distributed-optimizer --overlap-grad-reduce",
@@ -219,7 +226,7 @@ TEST(processes_of_a_host_add_up_its_memory) { comm_threads(RANKS, NULL, share_ho
 /* ---- text ---- */
 
 /* Part i needs i + 1 MiB: parameters 1, gradients 2, optimizer 3, activations 4, transient 5, communication 6, tables
- * 7, batches 8, kernels 9, and 10 and 11 in the host's memory. */
+ * 7, batches 8, kernels 9, and 10, 11 and 12 in the host's memory. */
 static MemoryPlan sized(bool discrete) {
     MemoryPlan p = {.discrete = discrete, .offloaded_most = (size_t)22 << 20};
     for (size_t i = 0; i < MEMORY_PART_COUNT; i++) p.part[i] = (i + 1) << 20;
@@ -239,13 +246,14 @@ TEST(each_part_is_described) {
     "MiB, communication 6.0 MiB, tables 7.0 MiB, batches 8.0 MiB, kernels 9.0 MiB, "
 #define HOST                                                                                                 \
     "; in the host's memory checkpoint copy 10.0 MiB; in the host's memory offloaded activations 11.0 MiB "  \
-    "(at most 22.0 MiB)"
+    "(at most 22.0 MiB); in the host's memory offloaded optimizer 12.0 MiB"
     MemoryPlan p = sized(true), one = {.part = {[MEMORY_tables] = 3}};
     expect_text(&p, PARTS "total 45.0 MiB" HOST);
     p.balanced = true;
     expect_text(&p, PARTS "total 45.0 MiB, more if experts process more than their share of the tokens" HOST);
     p = sized(false), p.offloaded_most = p.part[MEMORY_offloaded];
-    expect_text(&p, PARTS "checkpoint copy 10.0 MiB, offloaded activations 11.0 MiB, total 66.0 MiB");
+    expect_text(&p, PARTS "checkpoint copy 10.0 MiB, offloaded activations 11.0 MiB, offloaded optimizer "
+                          "12.0 MiB, total 78.0 MiB");
     expect_text(&one, "tables 3 B, total 3 B");
 }
 
@@ -254,7 +262,7 @@ TEST(a_plan_that_does_not_fit_names_its_parts) {
     MemoryPlan host = gpu;
     host.part[MEMORY_snapshot] = (size_t)1 << 60;
     assert_ok(memory_plan_check(&gpu, (size_t)45 << 20));
-    assert_ok(memory_plan_check(&cpu, (size_t)66 << 20));
+    assert_ok(memory_plan_check(&cpu, (size_t)78 << 20));
     assert_err(memory_plan_check(&gpu, ((size_t)6 << 20) - 1),
                "parameters, main gradients and optimizer state already need 6.0 MiB of memory, but only 6.0 "
                "MiB are available. Choose a smaller model");
@@ -263,13 +271,13 @@ TEST(a_plan_that_does_not_fit_names_its_parts) {
         "the run needs 45.0 MiB of memory (6.0 MiB for parameters, main gradients and optimizer state, "
         "9.0 MiB for activations), but only 6.0 MiB are available; lower --micro-batch-size, offload "
         "activations with --cpu-offloading-num-layers, or recompute");
-    assert_err(memory_plan_check(&cpu, (size_t)65 << 20),
-               "66.0 MiB of memory (6.0 MiB for parameters, main gradients and optimizer state, 9.0 MiB for "
-               "activations), but only 65.0 MiB are available; lower --micro-batch-size, or recompute");
+    assert_err(memory_plan_check(&cpu, (size_t)77 << 20),
+               "78.0 MiB of memory (6.0 MiB for parameters, main gradients and optimizer state, 9.0 MiB for "
+               "activations), but only 77.0 MiB are available; lower --micro-batch-size, or recompute");
     assert_err(
         memory_plan_check(&host, (size_t)45 << 20),
-        "offloaded activations (11.0 MiB) and the copy of a checkpoint (1.0 EiB) together need 1.0 EiB of "
-        "host memory, but only ");
+        "offloaded activations (11.0 MiB), offloaded optimizer state (12.0 MiB) and the copy of a checkpoint "
+        "(1.0 EiB) together need 1.0 EiB of host memory, but only ");
 }
 
 static size_t copy_of(const char *words) {

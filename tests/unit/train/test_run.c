@@ -79,6 +79,7 @@ TEST(the_plan_is_what_the_run_takes) {
         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
         "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
         "--cpu-offloading-num-layers 2",
+        "--bf16 --optimizer-cpu-offload --optimizer-offload-fraction 0.5",
     };
     for (size_t k = 0; k < 2 * sizeof WORDS / sizeof *WORDS; k++) {
         Setup *s =
@@ -176,6 +177,23 @@ TEST(offloading_takes_less) {
         before = plan.part[MEMORY_slots];
         setup_free(s);
     }
+}
+
+/* In bf16, the master and two moments of every element, each as large as the fp32 gradient, move to host memory. The
+ * host also has memory for the gradients of two chunks, each of which contains at most all elements. */
+TEST(offloaded_state_is_in_the_hosts_memory) {
+    MemoryPlan plan[2];
+    for (int k = 0; k < 2; k++) {
+        Setup *s = setup_new("--bf16 %s", k ? "--optimizer-cpu-offload" : "");
+        plan[k] = memory_plan_new(&s->config, NULL, NULL);
+        setup_free(s);
+    }
+    const size_t gradients = plan[0].part[MEMORY_gradients], host = plan[1].part[MEMORY_offloaded_state];
+    assert_int_equal(plan[0].part[MEMORY_optimizer] - plan[1].part[MEMORY_optimizer], 3 * gradients);
+    assert_in_range(host, 4 * gradients, 5 * gradients);
+    assert_int_equal(plan[0].part[MEMORY_offloaded_state], 0);
+    plan[1].discrete = true;
+    assert_int_equal(memory_plan_host(&plan[1]), host);
 }
 
 TEST(a_checkpoints_copy_is_in_the_hosts_memory) {
