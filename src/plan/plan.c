@@ -42,6 +42,16 @@ MemoryPlan plan_rank(const Config *c, const Device *target, int rank) {
 
 size_t plan_bytes(const RunPlan *p) { return memory_plan_total(&p->stages[p->largest].memory); }
 
+double plan_checkpoint_bytes(const Config *c) {
+    Arena *arena = arena_new();
+    Config one = *c;
+    config_on_one_rank(&one, arena);
+    one.save = "checkpoints", one.async_save = true; /* so that the plan includes a copy of the checkpoint */
+    const MemoryPlan whole = memory_plan_new(&one, NULL, NULL);
+    arena_free(arena);
+    return (double)whole.part[MEMORY_snapshot];
+}
+
 Err plan_schedule(const Config *c, Arena *arena, RunPlan *out) {
     ERR_RETURN(trainer_check(c));
     const int world = (int)config_ranks(c);

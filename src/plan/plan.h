@@ -35,3 +35,5 @@ Err plan_schedule(const Config *, Arena *, RunPlan *out);
 MemoryPlan plan_rank(const Config *, const Device *target, int rank);
 /* Returns the memory, in bytes, of the rank that needs the most memory. */
 size_t plan_bytes(const RunPlan *);
+/* Returns the size of a checkpoint of the run. */
+double plan_checkpoint_bytes(const Config *);

@@ -288,6 +288,14 @@ static json_t *time_json(const StepTime *t) {
                      "family_ms", families, "calls", calls, "parts_ms", parts_json(&t->parts));
 }
 
+static json_t *run_cost_json(const RunCost *c) {
+    return json_pack("{s:o, s:I, s:o, s:I, s:o, s:o, s:o, s:o}", "failure_hours",
+                     json_finite(c->failure_hours), "best_interval", (json_int_t)c->best_interval,
+                     "best_goodput", json_finite(c->best_goodput), "interval", (json_int_t)c->interval,
+                     "goodput", json_finite(c->goodput), "days", json_finite(c->days), "cost",
+                     json_finite(c->cost), "cost_per_million_tokens", json_finite(c->per_million_tokens));
+}
+
 static json_t *search_json(const Search *s) {
     json_t *list = json_array();
     for (int i = 0; i < s->n; i++) {
@@ -299,10 +307,11 @@ static json_t *search_json(const Search *s) {
     return list;
 }
 
-Err plan_write_json(const RunPlan *p, const StepTime *t, const Search *s, size_t available,
-                    const char *path) {
+Err plan_write_json(const RunPlan *p, const StepTime *t, const RunCost *cost, const Search *s,
+                    size_t available, const char *path) {
     json_t *all = json_pack("{s:o}", "plan", plan_json(p));
-    if (t) json_object_set_new(all, "time", time_json(t));
+    if (t)
+        json_object_set_new(all, "time", time_json(t)), json_object_set_new(all, "run", run_cost_json(cost));
     if (s) json_object_set_new(all, "search", search_json(s));
     if (s)
         json_object_set_new(all, "searched",

@@ -1,6 +1,7 @@
 /* Reports plans and searches as text and as JSON. */
 #pragma once
 
+#include "plan/run_cost.h"
 #include "plan/search.h"
 #include "plan/step_time.h"
 
@@ -9,6 +10,7 @@ void plan_print(const RunPlan *, size_t available, int width, Str *out);
 void search_print(const Search *, int64_t ranks, size_t available, int width, Str *out);
 /* Prints the step's time, its parts, and how much of it is measured. */
 void step_time_print(const StepTime *, Str *out);
-/* Writes a plan as JSON. The time and the search may be NULL. Returns an infra error if the file cannot be
+/* Writes a plan as JSON. The time, with its cost, and the search may be NULL. Returns an infra error if the file cannot be
  * written. */
-Err plan_write_json(const RunPlan *, const StepTime *, const Search *, size_t available, const char *path);
+Err plan_write_json(const RunPlan *, const StepTime *, const RunCost *, const Search *, size_t available,
+                    const char *path);
