@@ -161,10 +161,10 @@ static void print_parts(const StepTime *t, Str *out) {
     for (int i = 0; i < LINK_SOURCES; i++) links += t->link_ns[i];
     str_printf(out,
                "operations between ranks: %s of their time is from measured sizes and groups, %s from other "
-               "sizes or groups, %s from the description of hosts; assumed to use %g of %g multiprocessors\n",
+               "sizes or groups, %s from the description of hosts; assumed to use %d of %d multiprocessors\n",
                percent_text(t->link_ns[LINK_MEASURED] / links).s,
                percent_text(t->link_ns[LINK_BEYOND] / links).s,
-               percent_text(t->link_ns[LINK_DESCRIBED] / links).s, TRACE_BLOCKS, TRACE_MULTIPROCESSORS);
+               percent_text(t->link_ns[LINK_DESCRIBED] / links).s, t->blocks, (int)TRACE_MULTIPROCESSORS);
 }
 
 void step_time_print(const StepTime *t, Str *out) {

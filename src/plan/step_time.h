@@ -17,6 +17,7 @@ typedef struct StepTime {
     double device_ns, host_ns, ns;
     double family_ns[OP_FAMILIES], source_ns[RATE_SOURCES];
     SimParts parts;               /* the mean over stages; several ranks only */
+    int blocks;                   /* the multiprocessors that NCCL's kernels are assumed to use */
     double link_ns[LINK_SOURCES]; /* the time of a rank's operations, by source */
     double tokens_per_second;
     double

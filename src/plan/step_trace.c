@@ -48,6 +48,11 @@ static void grow(Trace *t) {
     for (int i = 0; i < t->n; i++) *slot_of(t, &t->work[i].work) = i;
 }
 
+/* With --gemm-sm-margin, GEMMs use the other multiprocessors only. */
+static double slowed(const Trace *t, const OpDef *op) {
+    return op->family == OP_FAMILY_GEMM ? TRACE_MULTIPROCESSORS / (TRACE_MULTIPROCESSORS - t->margin) : 1;
+}
+
 static StepWork *work_of(Trace *t, const OpDef *op, const Call *c) {
     const Rate r = rate_of(op, c);
     if (t->n == t->room) grow(t);
@@ -55,7 +60,7 @@ static StepWork *work_of(Trace *t, const OpDef *op, const Call *c) {
     if (*slot >= 0) return &t->work[*slot];
     StepWork *w = &t->work[ *slot = t->n++];
     *w = (StepWork){.work = r, .family = op->family};
-    w->work.ns = rates_time(t->rates, op, c, &w->source);
+    w->work.ns = slowed(t, op) * rates_time(t->rates, op, c, &w->source);
     return w;
 }
 
@@ -176,12 +181,13 @@ static void record_start(void *arg, const CommCall *c, int channel, int64_t numb
         out->operations = mem_grow(out->operations, (size_t)r->operation_room, sizeof *out->operations);
         r->operation = mem_grow(r->operation, (size_t)r->operation_room, sizeof *r->operation);
     }
+    const Trace *t = r->trace;
     SimOperation *o = &out->operations[i];
     *o = (SimOperation){.channel = channel,
                         .meeting = ch->meeting,
                         .axes = c->group.axes,
                         .host = !c->device,
-                        .load = c->device ? LOAD : 0};
+                        .load = c->device && !t->margin ? LOAD : 0};
     r->operation[i] = (TraceOperation){c->site, c->kind, bytes_of(c)};
     add_time(r, ch, &r->operation[i], o);
     record(r, (SimEvent){.kind = SIM_START, .what = i});
@@ -233,6 +239,7 @@ static void forget(Trace *t) {
 
 void step_trace_record(Trace *t, const RunPlan *p, const Device *target, int64_t microbatches, int64_t each) {
     forget(t);
+    t->margin = (int)fmin((double)p->config->gemm_sm_margin, TRACE_MULTIPROCESSORS - 1);
     t->ranks = p->pipeline.ranks;
     t->rank = mem_zero((size_t)t->ranks, sizeof *t->rank);
     t->operation = mem_zero((size_t)t->ranks, sizeof *t->operation);

@@ -34,13 +34,14 @@ typedef struct TraceGroup {
     int members, per_host;
 } TraceGroup;
 
-/* An assumption: NCCL's kernels use 16 of a GPU's 132 multiprocessors. Ops that run meanwhile become slower by the same
- * fraction. */
+/* An assumption: NCCL's kernels use 16 of a GPU's 132 multiprocessors, and ops that run meanwhile become slower by this
+ * fraction. With --gemm-sm-margin N, NCCL's kernels use the N multiprocessors that GEMMs never use. */
 #define TRACE_BLOCKS          16.0
 #define TRACE_MULTIPROCESSORS 132.0
 
 typedef struct Trace {
     const Rates *rates;
+    int margin;     /* --gemm-sm-margin */
     StepWork *work; /* [n], in the order of the first calls */
     int n, room;
     int *slot; /* [slots]: a hash table of indices in `work`, or -1 */

@@ -1,5 +1,6 @@
 """`plan --rates` predicts the time of a step. Its calls and the sum of their times are those of steps measured on GPUs
-(bench/results). Each row of gpu-race.json is also predicted from the ops of the other rows."""
+(bench/results). Each row of gpu-race.json is also predicted from the ops of the other rows, and each step on several
+GPUs from all these ops."""
 import contextlib
 import os
 import re
@@ -83,6 +84,35 @@ for row, own in zip(race, rates):
     errors.append(abs(e))
 print(f"median error {statistics.median(errors):.1%}, worst {max(errors):.1%}")
 assert statistics.median(errors) < 0.08 and max(errors) < 0.12, errors
+
+# The rates of steps on one GPU, an H200, and of collectives predict steps on 2 and 4 GPUs, most of them H100.
+def steps_of_several():
+    """Yields a name, a configuration, options and the measured time of each step on several GPUs."""
+    for line in (ROOT / "bench/train/layouts.list").read_text().splitlines():
+        name, conf, *options = line.split()
+        path = ROOT / f"bench/results/gpu-layout-{name}.json"
+        if path.exists():
+            yield name, conf, options, json.loads(path.read_text())["step_ms"]["median"]
+    for name in ("gpt3-1.3b-strong", "gpt3-1.3b-weak", "gpt2-125m-weak"):
+        result = json.loads((ROOT / f"bench/results/gpu-scaling-{name}.json").read_text())
+        same = ("micro_batch_size", "use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather",
+                "cuda_graph_impl")
+        options = [f"--{field.replace('_', '-')}={str(result['options'][field]).lower()}" for field in same]
+        for row in result["rows"][1:]:
+            yield (f"{name} {row['ranks']}", name.rpartition("-")[0],
+                   options + [f"--ranks={row['ranks']}", f"--global-batch-size={row['global_batch_size']}"],
+                   row["step_ms"]["median"])
+
+
+LINKS = ["--links", ROOT / "bench/rates/hgx-h100-ndr400.json",
+         *(ROOT / f"bench/results/gpu-comm-{n}.json" for n in (2, 4))]
+errors, known = [], ROOFS | {"rates": [r for row in rates for r in row]}
+for name, conf, options, ms in steps_of_several():
+    e = predict(ROOT / f"bench/train/{conf}.conf", known, *options, *LINKS)[1]["step_ms"] / ms - 1
+    print(f"{name:18} {ms:8.1f} ms, prediction {e:+.1%}")
+    errors.append(abs(e))
+print(f"several GPUs: median error {statistics.median(errors):.1%}, worst {max(errors):.1%}")
+assert len(errors) >= 15 and statistics.median(errors) < 0.05 and max(errors) < 0.12, errors
 
 # Only one op and the collectives of two ranks are measured. Ops without rates are named.
 isotron("bench", "rates", "--dtype", "fp32", "--filter", "^linear$", "--seconds", 1e-3, "--cpu-threads", 1, "--ranks",

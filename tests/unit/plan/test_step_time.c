@@ -144,28 +144,75 @@ TEST(operations_of_each_axis) {
     }
 }
 
-/* A step that is extrapolated from two shorter steps takes the time of the complete step. */
+static const char *const LAYOUTS[] = {
+    "--pipeline-model-parallel-size 2",
+    "--pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble",
+    "--pipeline-model-parallel-size 2 --pipeline-schedule gpipe",
+    "--pipeline-model-parallel-size 2 --num-layers 4 --num-virtual-stages-per-pipeline-rank 2",
+    "--pipeline-model-parallel-size 2 --interleaved-microbatches 2",
+    "--pipeline-model-parallel-size 2 --interleaved-microbatches 2 --interleave-forward-backward",
+    "--pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce "
+    "--overlap-param-gather",
+    "--use-megatron-fsdp --overlap-grad-reduce --overlap-param-gather",
+    "--tensor-model-parallel-size 2 --sequence-parallel --interleaved-microbatches 2 --tp-comm-overlap",
+    "--context-parallel-size 2 --seq-length 16",
+    "--num-experts 4 --disable-bias-linear --expert-model-parallel-size 2",
+};
+enum { N_LAYOUTS = sizeof LAYOUTS / sizeof *LAYOUTS };
+
+/* Simulates all microbatches of a step. */
+static double complete_time(const Rates *r, const char *words) {
+    Setup *s = setup_new("--hidden-dropout 0 --attention-dropout 0 %s", words);
+    RunPlan plan;
+    SimTimes times;
+    Trace t = {.rates = r};
+    Device *target = device_cpu(1);
+    assert_ok(plan_make(&s->config, NULL, s->arena, &plan));
+    step_trace_record(&t, &plan, target, plan.microbatches, 1);
+    int *members = arena_alloc(s->arena, (size_t)t.meetings * sizeof *members);
+    for (int i = 0; i < t.meetings; i++) members[i] = t.meeting[i].members;
+    assert_ok(simulate_step(&(SimStep){.rank = t.rank,
+                                       .ranks = t.ranks,
+                                       .members = members,
+                                       .meetings = t.meetings,
+                                       .launch_ns = r->launch_ns},
+                            s->arena, &times));
+    const double ns = times.ns;
+    step_trace_free(&t);
+    device_free(target);
+    setup_free(s);
+    return ns;
+}
+
+/* Two shorter steps predict the time of the complete step. */
 TEST(steps_with_many_microbatches) {
-    static const char *const ROWS[] = {
-        "--pipeline-model-parallel-size 2",
-        "--pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble",
-        "--pipeline-model-parallel-size 2 --num-layers 4 --num-virtual-stages-per-pipeline-rank 2",
-        "--pipeline-model-parallel-size 2 --interleaved-microbatches 2",
-        "--pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce "
-        "--overlap-param-gather",
-        "--use-megatron-fsdp --overlap-grad-reduce --overlap-param-gather",
-        "--tensor-model-parallel-size 2 --sequence-parallel --interleaved-microbatches 2 --tp-comm-overlap",
-    };
     Rates r = LINKS;
     r.copy = 0.01, r.gemm[F32] = 0.5, r.launch_ns = 20;
-    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
-        double ns[4];
-        for (int k = 0; k < 4; k++)
-            ns[k] = time_of(&r, "--ranks 4 %s --global-batch-size %d", ROWS[i], 16 * (k + 1)).ns;
-        /* each 16 samples more take the same time */
-        for (int k = 1; k < 3; k++)
-            if (!is_near(ns[k + 1] - ns[k], ns[1] - ns[0]))
-                fail_msg("%s: %f %f", ROWS[i], ns[k + 1] - ns[k], ns[1] - ns[0]);
+    for (int i = 0; i < N_LAYOUTS; i++) {
+        char words[400];
+        snprintf(words, sizeof words, "--ranks 4 --global-batch-size 64 %s", LAYOUTS[i]);
+        const double ns = time_of(&r, "%s", words).ns, complete = complete_time(&r, words);
+        if (!is_near(ns, complete)) fail_msg("%s: %.17g, not %.17g", LAYOUTS[i], ns, complete);
+    }
+}
+
+TEST(faster_hardware_is_never_slower) {
+    for (int i = 0; i < N_LAYOUTS; i++) {
+        Rates r = LINKS;
+        r.copy = 0.05, r.gemm[F32] = 0.5, r.launch_ns = 2000,
+        r.links.host.nvlink_ns = r.links.host.nic_ns = 500;
+        double *const faster[] = {&r.copy, &r.gemm[F32], &r.links.host.nvlink, &r.links.host.nic},
+                      *const shorter[] = {&r.launch_ns, &r.links.host.nvlink_ns, &r.links.host.nic_ns};
+        double before = time_of(&r, "--ranks 4 --global-batch-size 24 %s", LAYOUTS[i]).ns;
+        for (int k = 0; k < 14; k++) {
+            if (k % 7 < 4)
+                *faster[k % 7] *= 3;
+            else
+                *shorter[k % 7 - 4] /= 3;
+            const double ns = time_of(&r, "--ranks 4 --global-batch-size 24 %s", LAYOUTS[i]).ns;
+            if (ns > before) fail_msg("%s: change %d makes %g ns to %g", LAYOUTS[i], k, before, ns);
+            before = ns;
+        }
     }
 }
 
