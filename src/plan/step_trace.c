@@ -196,7 +196,7 @@ static void record_start(void *arg, const CommCall *c, int channel, int64_t numb
 static void record_wait(void *arg, int64_t number) {
     Recorder *r = arg;
     /* an operation of the step before has ended */
-    if (r->records && r->out->n_operations && number >= r->first)
+    if (r->records && number >= r->first)
         record(r, (SimEvent){.kind = SIM_WAIT, .what = (int)(number - r->first)});
 }
 
@@ -208,6 +208,7 @@ static void record_stage(Trace *t, const RunPlan *p, const Device *target, int s
     Recorder r = {.trace = t,
                   .comm = world > 1 ? comm_null(world, stage * per_stage) : NULL,
                   .out = &t->rank[stage],
+                  .first = INT64_MAX,
                   .each = each,
                   .stage = stage,
                   .per_stage = per_stage};

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "base/exact_sum.h"
 #include "plan/step_time.h"
 
 /* All ops take a time by bytes of 0, and GEMMs take 1 ns per FLOP. */
@@ -98,14 +99,14 @@ TEST(more_work_takes_more_time) {
 
 /* ---- several ranks ---- */
 
-/* Hosts of 2 ranks. A byte takes 1 ns on NVLink, and 2 ns through a NIC. Ops take no time. */
+/* Hosts of 2 ranks. A byte takes 1 ns on NVLink, and 4 ns through a NIC. Ops take no time. */
 static const Rates LINKS = {
     .device = "CPU",
     .copy = HUGE_VAL,
     .gemm = {[F32] = HUGE_VAL},
-    .links = {.described = true, .host = {.ranks = 2, .nics = 2, .rails = 2, .nvlink = 1, .nic = 0.5}}};
+    .links = {.described = true, .host = {.ranks = 2, .nics = 2, .rails = 2, .nvlink = 1, .nic = 0.25}}};
 
-enum { TP = 1 << AXIS_TP, DP = 1 << AXIS_DP };
+enum { TP = 1 << AXIS_TP, DP = 1 << AXIS_DP, PP = 1 << AXIS_PP, EP = 1 << AXIS_EP };
 
 /* The bytes of a layer's activations, those of two numbers per token that the loss gathers from the other rank, and the
  * number of weights. Buffers have gaps after vectors of H and 3 H elements, because each parameter begins at a multiple
@@ -120,6 +121,8 @@ enum {
 static bool is_near(double a, double b) { return fabs(a - b) <= 1e-9 * fabs(b); }
 
 /* On n ranks, a sum takes 2 (n-1)/n ns per byte, as long as a reduce-scatter and an all-gather. */
+#define EXPERTS                                                                                              \
+    "--num-experts 4 --disable-bias-linear --expert-model-parallel-size 2 --ranks 2 --global-batch-size 2"
 TEST(operations_of_each_axis) {
     static const struct {
         const char *words;
@@ -131,15 +134,26 @@ TEST(operations_of_each_axis) {
          3 * ((4 * LAYERS + 2) * ACTIVATION + STATISTICS)},
         /* F32 gradients */
         {"--ranks 2 --global-batch-size 6", DP, 4 * WEIGHTS},
-        /* two hosts share the bytes among their NICs, so that NVLink is not faster */
-        {"--ranks 4 --global-batch-size 4", DP, 4 * WEIGHTS * 1.5},
+        /* the loss and its weight in F64, and the words of the exact norm */
+        {"--ranks 2 --global-batch-size 6", 0, 2 * 8 + 8 * EXACT_WORDS},
+        /* the ring leaves each host through 2 NICs */
+        {"--ranks 4 --global-batch-size 4", DP, 4 * WEIGHTS * 1.5 * 2},
         {"--ranks 2 --global-batch-size 4 --use-distributed-optimizer", DP, 4 * WEIGHTS},
+        /* one rank waits for an activation and until its gradient is sent, the other one waits for this gradient */
+        {"--pipeline-model-parallel-size 2 --ranks 4 --global-batch-size 2", PP, 3 * 4 * ACTIVATION / 2},
+        /* Each token has 2 of 4 experts, with F32 probabilities. All tokens are gathered, with their I64 experts. */
+        {EXPERTS " --moe-token-dispatcher-type allgather", EP,
+         LAYERS * (4 * ACTIVATION + 2 * S * (2 * 4 + 8))},
+        /* Or half of 2 rows per token are sent to experts and back, after the I64 offsets of 4 experts. */
+        {EXPERTS " --moe-token-dispatcher-type alltoall", EP, LAYERS * (4 * ACTIVATION + 2 * S * 4 + 5 * 8)},
     };
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         const StepTime t = time_of(&LINKS, "%s", ROWS[i].words);
         const double ns = t.parts.exposed[ROWS[i].axes];
         if (!is_near(ns, ROWS[i].ns)) fail_msg("%s: %.0f ns, not %.0f", ROWS[i].words, ns, ROWS[i].ns);
-        assert_true(is_near(t.ns, t.parts.bubble + ns + t.parts.exposed[0]));
+        double sum = t.parts.load + t.parts.bubble;
+        for (int k = 0; k < SIM_AXES; k++) sum += t.parts.exposed[k];
+        assert_true(is_near(t.ns, sum));
         assert_true(t.link_ns[LINK_DESCRIBED] > ns && t.link_ns[LINK_NONE] == 0);
     }
 }
@@ -214,6 +228,26 @@ TEST(faster_hardware_is_never_slower) {
             before = ns;
         }
     }
+}
+
+/* Links and other ranks do not change the MFU if operations take no time. */
+TEST(the_rates_of_all_ranks) {
+    Rates r = FLOPS;
+    r.links = (Links){.described = true, .host = {.ranks = 8, .nvlink = HUGE_VAL}};
+    const StepTime one = time_of(&r, "--global-batch-size 1"),
+                   four = time_of(&r, "--ranks 4 --global-batch-size 4");
+    assert_true(is_near(four.ns, one.ns) && is_near(four.mfu, one.mfu));
+    assert_true(is_near(four.tokens_per_second, 4 * one.tokens_per_second));
+}
+
+/* GEMMs use 99 of 132 multiprocessors. */
+TEST(a_margin_slows_gemms) {
+    Rates r = FLOPS;
+    strcpy(r.device, "NVIDIA H200");
+    const char *const words = "--device cuda --no-deterministic-mode --global-batch-size 1";
+    const StepTime all = time_of(&r, "%s", words), some = time_of(&r, "%s --gemm-sm-margin 33", words);
+    assert_true(is_near(some.family_ns[OP_FAMILY_GEMM], all.family_ns[OP_FAMILY_GEMM] * 4 / 3));
+    assert_true(some.family_ns[OP_FAMILY_ATTENTION] == all.family_ns[OP_FAMILY_ATTENTION]);
 }
 
 TEST(missing_rates_are_named) {
