@@ -3,39 +3,11 @@
  * bitwise equal to those of two ops, the activation and scale_rows, as on the CPU. */
 #include <math.h>
 
+#include "kernels/cuda/logistic.cuh"
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/vectors.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
-
-/* Approximations for 16-bit storage, where the exact functions would take longer than the memory accesses. For
- * results other than 0, the relative errors of exp and of the division are below 2^-17, which is 1/64 of fp16's
- * rounding error. Subnormal numbers are replaced by 0. */
-__device__ __forceinline__ float rough_exp(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
-    return y;
-}
-__device__ __forceinline__ float rough_reciprocal(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-/* In this file, T is the storage type. The storage type determines the necessary accuracy. */
-template <typename T> __device__ __forceinline__ Real<T> exponential(Real<T> x) {
-    if constexpr (sizeof(T) == 2)
-        return rough_exp(x);
-    else
-        return exp(x);
-}
-
-template <typename T> __device__ __forceinline__ Real<T> sigmoid(Real<T> x) {
-    if constexpr (sizeof(T) == 2)
-        return rough_reciprocal(1 + rough_exp(-x));
-    else
-        return 1 / (1 + exp(-x));
-}
 
 template <typename R> __device__ __forceinline__ R normal_cdf(R x) {
     return (R)0.5 * (1 + erf(x * (R)0.70710678118654752440));
@@ -47,9 +19,9 @@ template <typename R> __device__ __forceinline__ R normal_cdf(R x) {
 
 template <Activation KIND, typename T> __device__ __forceinline__ Real<T> value(Real<T> x) {
     typedef Real<T> R;
-    if constexpr (KIND == ACT_GELU_TANH) return x * sigmoid<T>(x * (GELU_LINEAR + GELU_CUBIC * x * x));
+    if constexpr (KIND == ACT_GELU_TANH) return x * logistic<T>(x * (GELU_LINEAR + GELU_CUBIC * x * x));
     if constexpr (KIND == ACT_GELU_ERF) return x * normal_cdf(x);
-    if constexpr (KIND == ACT_QUICK_GELU) return x * sigmoid<T>(GELU_QUICK * x);
+    if constexpr (KIND == ACT_QUICK_GELU) return x * logistic<T>(GELU_QUICK * x);
     if constexpr (KIND == ACT_TANH) return tanh(x);
     if constexpr (KIND == ACT_SQUARED_RELU) return x > 0 ? x * x : 0;
     return x > 0 ? x : 0;
@@ -57,7 +29,7 @@ template <Activation KIND, typename T> __device__ __forceinline__ Real<T> value(
 
 /* Returns the derivative of x sigmoid(t(x)), given t and its derivative dt. */
 template <typename T> __device__ __forceinline__ Real<T> gated_slope(Real<T> x, Real<T> t, Real<T> dt) {
-    const Real<T> p = sigmoid<T>(t);
+    const Real<T> p = logistic<T>(t);
     return p + x * p * (1 - p) * dt;
 }
 
@@ -147,7 +119,7 @@ template <typename T> struct Plain {
 /* Compute act(gate) and its derivative: SiLU if KIND is SWIGLU, else KIND. */
 template <Activation KIND, typename T> __device__ __forceinline__ Real<T> gate_value(Real<T> g) {
     if constexpr (KIND == ACT_SWIGLU)
-        return g * sigmoid<T>(g);
+        return g * logistic<T>(g);
     else
         return value<KIND, T>(g);
 }
@@ -155,7 +127,7 @@ template <Activation KIND, typename T> __device__ __forceinline__ Real<T> gate_v
 template <Activation KIND, typename T>
 __device__ __forceinline__ void gate_value_and_slope(Real<T> g, Real<T> *y, Real<T> *dy) {
     if constexpr (KIND == ACT_SWIGLU) {
-        const Real<T> p = sigmoid<T>(g);
+        const Real<T> p = logistic<T>(g);
         *y = g * p, *dy = p + *y * (1 - p);
     } else
         *y = value<KIND, T>(g), *dy = slope<KIND, T>(g);
@@ -258,19 +230,6 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Loads a run of a row of f elements; a run beyond the row becomes 0. If WHOLE, f is a multiple of a run, and the
- * row is aligned, so there is no branch between several loads. */
-template <bool WHOLE, typename T>
-__device__ __forceinline__ Run<T, VEC<T>> load_or_clear(const T *row, int64_t first, int64_t f) {
-    if constexpr (!WHOLE) return load_run<T, VEC<T>>(row, first, f, false);
-    Run<T, VEC<T>> run;
-    if (first < f)
-        run.piece[0] = *(const Vec<uint32_t, 4> *)(row + first);
-    else
-        run.clear();
-    return run;
-}
-
 /* The operands of DEPTH runs of one thread. */
 template <int PARTS, int DEPTH, typename T> struct Loaded {
     Run<T, VEC<T>> dy[DEPTH], x[DEPTH][PARTS], dx[DEPTH][PARTS];
@@ -281,11 +240,12 @@ template <int PARTS, int DEPTH, typename T> struct Loaded {
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
             const int64_t at = first + 32 * VEC<T> * d;
-            dy[d] = load_or_clear<WHOLE>(dy_row, at, f);
+            dy[d] = load_or_clear<WHOLE, VEC<T>>(dy_row, at, f);
 #pragma unroll
-            for (int p = 0; p < PARTS; p++) x[d][p] = load_or_clear<WHOLE>(x_row + p * f, at, f);
+            for (int p = 0; p < PARTS; p++) x[d][p] = load_or_clear<WHOLE, VEC<T>>(x_row + p * f, at, f);
 #pragma unroll
-            for (int p = 0; p < PARTS && dx_row; p++) dx[d][p] = load_or_clear<WHOLE>(dx_row + p * f, at, f);
+            for (int p = 0; p < PARTS && dx_row; p++)
+                dx[d][p] = load_or_clear<WHOLE, VEC<T>>(dx_row + p * f, at, f);
         }
     }
 };

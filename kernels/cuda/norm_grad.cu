@@ -9,7 +9,7 @@
  * A multiprocessor needs about 40 KB of loads in flight to reach the full memory bandwidth. More loads only prolong
  * the end of the kernel, when the last rows are processed and memory is idle. Each thread therefore has few vectors,
  * and a block processes few rows at a time. */
-#include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/slots.cuh"
 
@@ -337,56 +337,10 @@ template <typename R> static __global__ void columns_cells(Norm<R> o, GradCells 
 
 static int64_t cells_chunks(int64_t rows) { return rows < CELLS_CHUNKS ? rows : CELLS_CHUNKS; }
 
-/* ---- sums of columns ---- */
-
-/* Adds the column sums of all blocks: thread blocks with blockIdx.y = 0 compute dgain, and those with
- * blockIdx.y = 1 compute dbias. A thread adds the sums of every SUM_PARTS-th block, with SUM_LOADS loads in
- * flight. */
-enum { SUM_COLUMNS = 32, SUM_PARTS = 16, SUM_LOADS = 10 };
-template <typename R>
-static __global__ void __launch_bounds__(SUM_COLUMNS *SUM_PARTS)
-    sum_columns(const R *partial, int64_t blocks, int64_t width, Cells dgain, Cells dbias, bool add_gain,
-                bool add_bias) {
-    __shared__ R part[SUM_PARTS][SUM_COLUMNS];
-    const Cells out = blockIdx.y ? dbias : dgain;
-    const bool add = blockIdx.y ? add_bias : add_gain;
-    const int64_t column = (int64_t)blockIdx.x * SUM_COLUMNS + threadIdx.x;
-    const bool writes = threadIdx.y == 0 && column < width && out.data;
-    R old = 0, sum = 0;
-    start_pdl();
-    if (!out.data) return;
-    if (writes && add) old = out.get<R>(column);
-    partial += (int64_t)blockIdx.y * blocks * width + column;
-    for (int64_t b = threadIdx.y; b < blocks; b += SUM_PARTS * SUM_LOADS) {
-        R v[SUM_LOADS];
-#pragma unroll
-        for (int i = 0; i < SUM_LOADS; i++) {
-            const int64_t from = b + i * SUM_PARTS;
-            v[i] = column < width && from < blocks ? partial[from * width] : (R)0;
-        }
-#pragma unroll
-        for (int i = 0; i < SUM_LOADS; i++) sum += v[i];
-    }
-    part[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (!writes) return;
-#pragma unroll
-    for (int i = 1; i < SUM_PARTS; i++) sum += part[i][threadIdx.x];
-    out.put(column, add ? old + sum : sum);
-}
-
-/* Adds the blocks' partial sums to dgain and dbias. Must be called after the launch of the kernel that writes
- * `partial`. */
+/* Adds the blocks' partial sums to dgain and dbias. */
 template <typename R>
 static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_t width) {
-    const Tensor *dgain = c->out[1], *dbias = c->out[2];
-    const dim3 grid((unsigned)ceil_div(width, SUM_COLUMNS), dbias ? 2 : 1), block(SUM_COLUMNS, SUM_PARTS);
-    /* Without this setting, a multiprocessor would first have to convert its shared memory back to L1
-     * cache. */
-    CUDA_CHECK(cudaFuncSetAttribute(sum_columns<R>, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                    cudaSharedmemCarveoutMaxShared));
-    launch_pdl(c, grid, block, 0, sum_columns<R>, partial, blocks, width, cells(dgain), cells(dbias),
-               accumulates(dgain), accumulates(dbias));
+    sum_columns(c, partial, blocks, width, {c->out[1], 0, 1}, {c->out[2], blocks * width, 1});
 }
 
 /* ---- norm_grad ---- */

@@ -13,6 +13,11 @@ __device__ __forceinline__ void store_16(void *at, uint4 x) {
                  : "memory");
 }
 
+__device__ __forceinline__ void store_8(void *at, uint2 x) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(at)), "r"(x.x), "r"(x.y)
+                 : "memory");
+}
+
 /* Stores a value whose size is a multiple of 16 bytes at an aligned address. */
 template <typename V> __device__ __forceinline__ void store_whole(V *at, const V &x) {
     static_assert(sizeof(V) % 16 == 0, "the size must be a multiple of 16 bytes");

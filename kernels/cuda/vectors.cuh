@@ -6,7 +6,7 @@
 #include <string.h>
 #include <type_traits>
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/vector_store.cuh"
 
 /* N elements, stored as 32-bit words. Elements are unpacked only when they are used, so that loads of several runs
  * can be in flight simultaneously. */
@@ -131,5 +131,35 @@ __device__ __forceinline__ void store_run(T *row, int64_t first, int64_t n, bool
 #pragma unroll
         for (int k = 0; k < N; k++)
             if (first + k >= 0 && first + k < n) row[first + k] = run.at(k);
+    }
+}
+
+/* Like load_run. If WHOLE, the row has no part of a run and is aligned, and `first` is not negative. Several loads then
+ * have no branch between them. */
+template <bool WHOLE, int N, typename T>
+__device__ __forceinline__ Run<T, N> load_or_clear(const T *row, int64_t first, int64_t n) {
+    typedef Run<T, N> Many;
+    if constexpr (!WHOLE) return load_run<T, N>(row, first, n, false);
+    Many run;
+    if (first < n) {
+#pragma unroll
+        for (int i = 0; i < Many::WORDS / Many::V; i++)
+            run.piece[i] = ((const Vec<uint32_t, Many::V> *)(row + first))[i];
+    } else
+        run.clear();
+    return run;
+}
+
+/* Stores what load_or_clear loads. */
+template <bool WHOLE, int N, typename T>
+__device__ __forceinline__ void store_or_skip(T *row, int64_t first, int64_t n, const Run<T, N> &run) {
+    typedef Run<T, N> Many;
+    if constexpr (!WHOLE)
+        store_run<T, N>(row, first, n, false, run);
+    else if (first < n) {
+        if constexpr (Many::WORDS == 2)
+            store_8(row + first, make_uint2(run.word(0), run.word(1)));
+        else
+            store_whole((Many *)(row + first), run);
     }
 }

@@ -8,6 +8,7 @@
  *    of the value heads in order.
  *
  * q, k and dy are exact operands. All others are split (split.cuh). */
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/mamba/delta_tiles.cuh"
 
 /* Operands of the backward pass. `add_*`: gradients are added to the outputs. */
@@ -506,6 +507,5 @@ void delta_tiles_grad(const Call *c) {
     run_delta_tiles(c, o, g.before, NULL);
     launch_tiles(c, reverse_chunks, o.b * o.hv, 2 * sizeof(Stage), o, g);
     launch_tiles(c, chunk_grads, o.b * o.hk * o.chunks, sizeof(ChunkGrads), o, g);
-    for (int i = 0; i < 2; i++)
-        add_samples(c, g.partial, o.b, o.chunks, 2 * o.hv, i * o.hv, 1, c->out[3 + i]);
+    sum_columns(c, g.partial, o.b * o.chunks, 2 * o.hv, {c->out[3], 0, 1}, {c->out[4], o.hv, 1});
 }

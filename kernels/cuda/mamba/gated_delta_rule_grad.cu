@@ -1,6 +1,7 @@
 /* Computes the op gated_delta_rule_grad of kernels/cpu/gated_delta_rule.c, which contains the formulas. After the
  * states and their gradients, separate kernels compute the gradients of v, of q and k, and of the gates and
  * parameters. */
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/mamba/delta_tiles.cuh"
 #include "kernels/cuda/mamba/gated_delta_rule.cuh"
 
@@ -308,8 +309,7 @@ template <typename T> static void backward(const Call *c) {
     g.du = g.errors + z.values, g.dqk = g.du + z.values, g.dkk = g.dqk + z.products;
     g.states = g.dkk + z.products, g.after = g.states + z.states, g.partial = g.after + z.states;
     if (tensor_count(c->in[1])) run_kernels(c, o, g);
-    for (int i = 0; i < 2; i++)
-        add_samples(c, g.partial, o.b, o.chunks, 2 * o.hv, i * o.hv, 1, c->out[3 + i]);
+    sum_columns(c, g.partial, o.b * o.chunks, 2 * o.hv, {c->out[3], 0, 1}, {c->out[4], o.hv, 1});
 }
 
 extern "C" void cuda_gated_delta_rule_grad(const Call *c) {

@@ -1,5 +1,6 @@
 /* Computes the op ssd_scan_grad of kernels/cpu/ssd_scan.c, which contains the formulas. After the states and their
  * gradients, separate kernels compute the gradients of x, of B and C, and of the steps and parameters. */
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/mamba/ssd_scan.cuh"
 #include "kernels/cuda/mamba/ssd_tiles.cuh"
 
@@ -246,7 +247,8 @@ template <typename T> static void backward(const Call *c) {
     g.pairs = after + o.b * o.h * o.chunks * o.p * o.n, g.along = g.pairs + o.b * o.g * o.s * o.q;
     g.partial = g.along + o.b * o.h * o.s;
     if (tensor_count(c->in[1])) run_kernels(c, o, g);
-    for (int i = 0; i < 3; i++) add_samples(c, g.partial, o.b, o.chunks, 3 * o.h, i * o.h, 1, c->out[2 + i]);
+    sum_columns(c, g.partial, o.b * o.chunks, 3 * o.h, {c->out[2], 0, 1}, {c->out[3], o.h, 1},
+                {c->out[4], 2 * o.h, 1});
 }
 
 extern "C" void cuda_ssd_scan_grad(const Call *c) {

@@ -8,6 +8,7 @@
  * 5. tile_step_grads computes the gradients of dt and of the parameters.
  *
  * x, B, C and dy are exact operands. All others are split (split.cuh). */
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/mamba/scan_tile.cuh"
 #include "kernels/cuda/mamba/ssd_tiles.cuh"
 
@@ -523,5 +524,6 @@ void ssd_tiles_grad(const Call *c) {
     if (dx) launch_tiles(c, group_grads, groups, 2 * B_BYTES + 2 * PAIR_BYTES, o, g, to, accumulates(dx));
     launch_tiles(c, tile_step_grads, o.b * o.chunks * ceil_div(o.h, 32), 0, o, g, data_of<bf16>(ddt),
                  ddt ? ddt->stride[0] : 0, ddt ? ddt->stride[1] : 0, accumulates(ddt));
-    for (int i = 0; i < 3; i++) add_samples(c, g.partial, o.b, o.chunks, 3 * o.h, i * o.h, 1, c->out[2 + i]);
+    sum_columns(c, g.partial, o.b * o.chunks, 3 * o.h, {c->out[2], 0, 1}, {c->out[3], o.h, 1},
+                {c->out[4], 2 * o.h, 1});
 }
