@@ -170,8 +170,18 @@ static void add_all_experts(const GridCalls *g, const Sizes *s, bool fp8) {
             const int64_t rows = s->rows.at[i / 2], n = s->side.at[1], k = s->side.at[1 + i % 2];
             add_experts(g, &ANY, experts, rows, n, k);
             if (fp8) add_fp8_experts(g, experts, rows, n, k);
-            if (rows <= 1024) add_experts(g, &FIXED, experts, rows, s->few.at[1], s->few.at[i % 2]);
         }
+    for (int i = 0; i < s->few.n * s->rows.n; i++)
+        for (int64_t experts = 8; experts <= 128; experts *= 16)
+            add_router(g, s->rows.at[i % s->rows.n], experts, s->few.at[i / s->rows.n]);
+}
+
+/* Adds GEMMs of batch-invariant mode. */
+static void add_invariant(const GridCalls *g, const Sizes *s) {
+    add_cube(g, &s->few, add_fixed);
+    for (int64_t experts = 8; experts <= 64; experts *= 8)
+        for (int i = 0; i < 4; i++)
+            add_experts(g, &FIXED, experts, s->rows.at[i / 2], s->few.at[1], s->few.at[i % 2]);
 }
 
 static void add_all_attention(const GridCalls *g, const Sizes *s) {
@@ -188,9 +198,5 @@ void rates_grid(const GridCalls *g) {
     add_all_attention(g, s);
     add_all_experts(g, s, fp8);
     if (fp8) add_cube(g, &s->few, add_fp8);
-    if (rare) return;
-    add_cube(g, &s->few, add_fixed);
-    for (int i = 0; i < s->few.n * s->rows.n; i++)
-        for (int64_t experts = 8; experts <= 128; experts *= 16)
-            add_router(g, s->rows.at[i % s->rows.n], experts, s->few.at[i / s->rows.n]);
+    if (!rare) add_invariant(g, s);
 }

@@ -57,7 +57,7 @@ TEST(described_times) {
     static const Wanted ROWS[] = {
         {COMM_ALL_REDUCE, 8e8, 8, 8, 2 * 7 / 8. * 2e6 + 14e3, LINK_DESCRIBED},
         {COMM_ALL_GATHER, 8e8, 4, 4, 3 / 4. * 2e6 + 3e3, LINK_DESCRIBED},
-        {COMM_ALL_GATHER, 8e8, 4, 8, 3 / 4. * 2e6 + 3e3, LINK_DESCRIBED},
+        {COMM_ALL_REDUCE, 8e8, 4, 8, 2 * 3 / 4. * 2e6 + 6e3, LINK_DESCRIBED},
         {COMM_BROADCAST, 8e8, 4, 4, 2e6 + 3e3, LINK_DESCRIBED},
         {COMM_ALL_REDUCE, 8e8, 64, 8, 2 * 63 / 64. * 2e6 + 2 * (7e3 + 3 * 5e3), LINK_DESCRIBED},
         {COMM_ALL_REDUCE, 8e8, 16, 2, 2 * 15 / 16. * 8e6 + 2 * (1e3 + 3 * 5e3), LINK_DESCRIBED},
@@ -69,6 +69,7 @@ TEST(described_times) {
         {COMM_SEND, 8e8, 2, 2, 2e6 + 1e3, LINK_DESCRIBED},
         {COMM_RECV, 8e8, 2, 1, 1.6e7 + 5e3, LINK_DESCRIBED},
         {COMM_SEND, 8e8, 16, 8, 1.6e7 + 5e3, LINK_DESCRIBED},
+        {COMM_RECV, 8e8, 16, 8, 1.6e7 + 5e3, LINK_DESCRIBED},
         {COMM_BARRIER, 0, 64, 8, 2 * (7e3 + 3 * 5e3), LINK_DESCRIBED},
         {COMM_ALL_REDUCE, 8e8, 1, 1, 0, LINK_MEASURED},
         {LINK_TO_DEVICE, 8e8, 1, 1, 4e7 + 1e4, LINK_DESCRIBED},
