@@ -2,22 +2,30 @@
  * dx and dp. */
 #include "ops/dispatch.h"
 
+#include <math.h>
+
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/gather_tokens.h"
 #include "tape/tape_backward.h"
 #include "tape/tape_ops.h"
 
+int64_t dispatch_expected(const Tape *t, int64_t copies, const Tensor *row, int64_t ranks, int64_t experts) {
+    const double share = tape_context(t)->experts_share;
+    const int64_t k = row->dim[2], most = ranks * tensor_count(row) / k * (k < experts ? k : experts);
+    return (int64_t)fmin((double)copies * (share > 0 ? share : 1), (double)most);
+}
+
 /* Returns the number of token copies that experts [first, first + experts) receive. If expert-tensor-parallel
  * ranks have different tokens, each rank uses the largest number in the group, because an all-gather of rows
- * requires equal sizes. A dry run assumes that all experts have the same number of tokens. */
+ * requires equal sizes. A dry run assumes a number. */
 static int64_t taken(Tape *t, const Tensor *expert, int64_t first, int64_t experts) {
     const RunContext *run = tape_context(t);
     const int64_t copies = tensor_count(expert);
     if (run->device->kind == DEVICE_NULL) {
         device_wait(run->device); /* as device_view does */
         const int64_t sharing = spmd_on(expert->spmd, AXIS_EP) == SPMD_R ? tape_axis(t, AXIS_EP) : 1;
-        return (copies + sharing - 1) / sharing;
+        return dispatch_expected(t, (copies + sharing - 1) / sharing, expert, 1, experts);
     }
     int64_t n = 0;
     DeviceView view = device_view(run->device, expert->data, tensor_bytes(expert), VIEW_READ);

@@ -16,6 +16,10 @@ typedef struct Dispatch {
  * is at most e * capacity, and the routing must cover all tokens of the microbatch. If all expert-parallel ranks share
  * the routing (R), each rank computes the rows of its experts, and the result is a partial sum. */
 Dispatch op_dispatch(Tape *, const Routing *, int64_t experts, DispatchAttr);
+/* Returns the number of copies that a dry run's experts receive (RunContext.experts_share). `copies` is an equal share.
+ * If each of `ranks` ranks has tokens with these rows [s,b,k], the result is limited by the fact that a token has at
+ * most one copy for each of this rank's `experts` experts. */
+int64_t dispatch_expected(const Tape *, int64_t copies, const Tensor *row, int64_t ranks, int64_t experts);
 /* Copies x_sbh [s,b,h] to the experts' rows, and returns the rows [r,1,h]. A row without a token is zero. */
 Tensor *op_permute(Tape *, Tensor *x_sbh, const Dispatch *);
 /* Does the same as op_permute for probs_sbk [s,b,k], which no other op may read. Returns [r,1,1]. */

@@ -129,10 +129,10 @@ Tensor *op_arrive(Tape *t, Moving m) {
 
 static int64_t part_of(int64_t rows, int parts, int i) { return rows * (i + 1) / parts - rows * i / parts; }
 
-/* Counts the rows sent to and received from each EP rank. A dry run assumes equal numbers. Without a capacity, a->arriving becomes the maximum
- * number of rows that any rank in this rank's expert-tensor-parallel group receives, because the group will
- * then gather these rows. */
-static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
+/* Counts the rows sent to and received from each EP rank. A dry run receives `expected` rows. Without a capacity,
+ * a->arriving becomes the maximum number of rows that any rank in this rank's expert-tensor-parallel group receives,
+ * because the group will then gather these rows. */
+static void count_rows(Tape *t, const Tensor *all, int64_t n, int64_t expected, Arrival *a) {
     const Mesh *m = &tape_context(t)->layout->mesh;
     const int etp = m->size[AXIS_ETP], ep = m->size[AXIS_EP], me = m->coordinate[AXIS_EP];
     int64_t *sent = tape_alloc(t, 2 * (size_t)ep * sizeof *sent), *received = sent + ep;
@@ -140,7 +140,7 @@ static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     if (tape_context(t)->device->kind == DEVICE_NULL) {
         for (int i = 0; i < ep; i++)
             sent[i] = part_of(a->rows, ep, i),
-            received[i] = part_of(a->arriving < a->rows ? a->arriving : a->rows, ep, i);
+            received[i] = part_of(a->arriving < expected ? a->arriving : expected, ep, i);
         device_wait(tape_context(t)->device); /* as device_view does */
         return;
     }
@@ -190,14 +190,13 @@ Dispatch op_plan_gathered(Tape *t, const Dispatch *own, DispatchAttr room) {
 }
 
 Arrival op_plan_arrival(Tape *t, const Dispatch *from, int64_t experts, DispatchAttr room) {
-    const RunContext *run = tape_context(t);
     Arrival a = {.ep = tape_group(t, 1u << AXIS_EP), .rows = from->copy->dim[0]};
-    const int64_t limit = experts * room.capacity, all = a.ep.size * a.rows;
+    const int64_t limit = experts * room.capacity, all = a.ep.size * a.rows,
+                  expected = dispatch_expected(t, a.rows, from->row, a.ep.size, experts);
     if (limit) a.arriving = limit < all ? limit : all;
-    /* a dry run assumes that all ranks receive the same number of rows */
-    if (!limit && run->device->kind == DEVICE_NULL) a.arriving = a.rows;
+    if (!limit && tape_context(t)->device->kind == DEVICE_NULL) a.arriving = expected;
     Tensor *offset = gather_offsets(t, from, 1u << AXIS_ETP | 1u << AXIS_EP);
-    count_rows(t, offset, experts, &a);
+    count_rows(t, offset, experts, expected, &a);
     const ArrivalAttr mine = {.first = a.ep.rank * experts, .experts = experts};
     a.sort = sort_gathered(t, offset, a.arriving, mine, room);
     return a;

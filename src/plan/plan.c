@@ -32,12 +32,22 @@ static double bubble_share(const PipelineSpec *s, Arena *arena) {
 
 /* ---- memory ---- */
 
-MemoryPlan plan_rank(const Config *c, const Device *target, int rank) {
+static Comm *comm_of(const Config *c, int rank) {
     const int world = (int)config_ranks(c);
-    Comm *comm = world > 1 ? comm_null(world, rank) : NULL;
+    return world > 1 ? comm_null(world, rank) : NULL;
+}
+
+MemoryPlan plan_rank(const Config *c, const Device *target, int rank) {
+    Comm *comm = comm_of(c, rank);
     const MemoryPlan plan = memory_plan_new(c, comm, target);
     if (comm) comm_free(comm);
     return plan;
+}
+
+static void add_worst(StagePlan *s, const Config *c, const Device *target) {
+    Comm *comm = comm_of(c, s->rank);
+    memory_plan_worst(&s->memory, c, comm, target);
+    if (comm) comm_free(comm);
 }
 
 size_t plan_bytes(const RunPlan *p) { return memory_plan_total(&p->stages[p->largest].memory); }
@@ -78,5 +88,6 @@ Err plan_make(const Config *c, const Device *target, Arena *arena, RunPlan *out)
         out->stages[i].memory = plan_rank(c, target, out->stages[i].rank);
         if (memory_plan_total(&out->stages[i].memory) > plan_bytes(out)) out->largest = i;
     }
+    add_worst(&out->stages[out->largest], c, target);
     return ERR_OK;
 }

@@ -232,12 +232,15 @@ void search_print(const Search *s, int64_t ranks, size_t available, int width, S
 
 static json_t *memory_json(const RunPlan *p, int stage) {
     const StagePlan *s = &p->stages[stage];
-    json_t *parts = json_object();
-    for (int part = 0; part < MEMORY_PART_COUNT; part++)
+    json_t *parts = json_object(), *most = json_object();
+    for (int part = 0; part < MEMORY_PART_COUNT; part++) {
         json_object_set_new(parts, MEMORY_TITLES[part], json_integer((json_int_t)s->memory.part[part]));
-    return json_pack("{s:i, s:I, s:I, s:i, s:o, s:I}", "rank", s->rank, "layers",
+        if (s->memory.most[part] > s->memory.part[part])
+            json_object_set_new(most, MEMORY_TITLES[part], json_integer((json_int_t)s->memory.most[part]));
+    }
+    return json_pack("{s:i, s:I, s:I, s:i, s:o, s:o, s:I}", "rank", s->rank, "layers",
                      (json_int_t)layers_of(p, stage), "in_flight", (json_int_t)s->memory.in_flight,
-                     "communicators", s->memory.communicators, "bytes", parts, "total",
+                     "communicators", s->memory.communicators, "bytes", parts, "most", most, "total",
                      (json_int_t)memory_plan_total(&s->memory));
 }
 

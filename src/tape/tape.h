@@ -53,6 +53,9 @@ typedef struct RunContext {
     bool exact;
     /* whether column-parallel layers keep their gathered inputs until the backward pass */
     bool keeps_gathered;
+    /* for dry runs: number of rows that this rank's experts receive, relative to an equal share; 0 means 1, and
+     * INFINITY means all rows */
+    double experts_share;
     bool postpones_experts; /* whether gradients of the experts' weights overlap with an all-to-all */
     unsigned at_once;       /* mask of the axes whose collectives must not overlap with other work */
     /* whether activations are registered with the tensor-parallel group (comm_register) */

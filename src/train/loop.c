@@ -472,6 +472,7 @@ static Err start(Loop *l) {
     if (l->is_printer) banner_print(c, l->session->facts->vocab_size, &parameters);
     ERR_RETURN(open_device(l));
     MemoryPlan plan = memory_plan_new(c, l->comm, l->device);
+    memory_plan_worst(&plan, c, l->comm, l->device);
     if (l->is_printer) printf("%s", plan.attention.text);
     ERR_RETURN(check_memory(l, &plan));
     ERR_RETURN(open_shared(l));

@@ -1,6 +1,8 @@
 #include "train/memory_plan.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/amount.h"
 #include "base/file.h"
@@ -45,13 +47,14 @@ static void plan_communicators(const Trainer *r, const Device *target, const Com
             comm_device_bytes(r->run.comm, (int)r->run.config->gemm_sm_margin, comm_ranks_of_host(real));
 }
 
-MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
+static MemoryPlan plan_of(const Config *c, Comm *comm, const Device *target, double experts_share) {
     Comm *notes = comm ? comm_null(comm_world(comm), comm_rank(comm)) : NULL;
     Trainer *r = trainer_new(c, NULL, notes, target ? device_null_for(target) : device_null());
     const Registry *all = r->run.model->registry;
     MemoryPlan plan = {.discrete = target ? device_is_discrete(target) : c->device != ON_CPU,
                        .held = held_parameters(all)};
     PipelineSpec spec;
+    r->run.context.experts_share = experts_share;
     executor_trace(r->executor, attention_log, &plan.attention);
     const RankSchedule schedule = trainer_dry_run(r, &spec);
     const size_t ranks = (size_t)r->run.layout.mesh.size[AXIS_EP];
@@ -74,29 +77,40 @@ MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
     part[MEMORY_offloaded] = plan.unit.offload.host;
     part[MEMORY_offloaded_state] =
         registry_offloaded_bytes(all, FLAT_MASTERS) + optim_offloaded_bytes(r->optimizer);
-    /* If all experts process equal shares of the tokens, a rank receives as many rows as it sends. At most, a
-     * rank receives the rows of all ranks. */
-    plan.offloaded_most = part[MEMORY_offloaded] * (plan.balanced ? ranks : 1);
     if (notes) plan_communicators(r, target, comm, &plan);
     trainer_free(r);
     if (notes) comm_free(notes);
     return plan;
 }
 
+MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
+    /* Random routing rarely gives a rank's experts more than 1/64 above their share. Even one row more makes a tensor too
+     * large for the memory of a freed tensor with an equal share. */
+    return plan_of(c, comm, target, 1 + 1.0 / 64);
+}
+
+void memory_plan_worst(MemoryPlan *p, const Config *c, Comm *comm, const Device *target) {
+    if (!p->balanced) return;
+    const MemoryPlan worst = plan_of(c, comm, target, INFINITY);
+    memcpy(p->most, worst.part, sizeof p->most);
+}
+
 /* ---- totals ---- */
 
 static bool is_on_host(const MemoryPlan *p, int part) { return p->discrete && part >= MEMORY_snapshot; }
 
-static size_t sum_of(const MemoryPlan *p, bool on_host) {
+static size_t sum_of(const MemoryPlan *p, const size_t *part, bool on_host) {
     size_t sum = 0;
     for (int i = 0; i < MEMORY_PART_COUNT; i++)
-        if (is_on_host(p, i) == on_host) sum += p->part[i];
+        if (is_on_host(p, i) == on_host) sum += part[i];
     return sum;
 }
 
-size_t memory_plan_total(const MemoryPlan *p) { return sum_of(p, false); }
+size_t memory_plan_total(const MemoryPlan *p) { return sum_of(p, p->part, false); }
 
-size_t memory_plan_host(const MemoryPlan *p) { return sum_of(p, true); }
+size_t memory_plan_most(const MemoryPlan *p) { return sum_of(p, p->most, false); }
+
+size_t memory_plan_host(const MemoryPlan *p) { return sum_of(p, p->part, true); }
 
 size_t memory_plan_state(const MemoryPlan *p) {
     return p->part[MEMORY_parameters] + p->part[MEMORY_gradients] + p->part[MEMORY_optimizer];
@@ -157,8 +171,7 @@ MemoryPlan memory_plan_of_host(const MemoryPlan *own, Comm *comm) {
 
 static void describe_part(const MemoryPlan *p, int part, Str *out) {
     str_printf(out, "%s %s", MEMORY_TITLES[part], bytes_text((double)p->part[part]).s);
-    if (part == MEMORY_offloaded && p->offloaded_most > p->part[part])
-        str_printf(out, " (at most %s)", bytes_text((double)p->offloaded_most).s);
+    if (p->most[part] > p->part[part]) str_printf(out, " (at most %s)", bytes_text((double)p->most[part]).s);
 }
 
 void memory_plan_describe(const MemoryPlan *p, Str *out) {
@@ -168,7 +181,9 @@ void memory_plan_describe(const MemoryPlan *p, Str *out) {
         str_puts(out, ", ");
     }
     str_printf(out, "total %s", bytes_text((double)memory_plan_total(p)).s);
-    if (p->balanced) str_puts(out, ", more if experts process more than their share of the tokens");
+    if (memory_plan_most(p) > memory_plan_total(p))
+        str_printf(out, " (at most %s, if all tokens are sent to this rank's experts)",
+                   bytes_text((double)memory_plan_most(p)).s);
     for (int i = 0; i < MEMORY_PART_COUNT; i++) {
         if (!p->part[i] || !is_on_host(p, i)) continue;
         str_puts(out, "; in the host's memory ");

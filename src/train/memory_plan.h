@@ -36,8 +36,7 @@ extern const char *const MEMORY_TITLES[MEMORY_PART_COUNT];
 /* The number of bytes that a rank will need. A dry run on the null device computes the number. */
 typedef struct MemoryPlan {
     size_t part[MEMORY_PART_COUNT]; /* the optimizer's part includes the master parameters */
-    /* size of offloaded activations if all tokens are sent to one rank's experts */
-    size_t offloaded_most;
+    size_t most[MEMORY_PART_COUNT]; /* 0, or set by memory_plan_worst */
     /* whether the device has separate memory, which then contains all parts up to `scratch` */
     bool discrete;
     /* the sizes of one slot, of the transient space, and of offloaded activations */
@@ -46,7 +45,8 @@ typedef struct MemoryPlan {
     int communicators;      /* number of communicators that NCCL opens for this rank */
     int64_t held;           /* number of parameters that the rank holds, fully or in part */
     AttentionLog attention; /* the attention implementations that a GPU uses */
-    /* Activation sizes assume that all experts process equal shares of the tokens. Unequal shares need more memory. */
+    /* Sizes of activations assume that all experts process equal shares of the tokens. Unequal shares need at most the
+     * memory of memory_plan_worst. */
     bool balanced;
 } MemoryPlan;
 
@@ -54,10 +54,15 @@ typedef struct MemoryPlan {
  * NULL, it is the rank's device, and the plan includes the memory that its kernels need. Otherwise, the plan is
  * for the device that the options select, without memory for kernels. */
 MemoryPlan memory_plan_new(const Config *, Comm *, const Device *target);
+/* If the plan is balanced, sets `most` to the sizes if all tokens are sent to this rank's experts. The other arguments
+ * are those of memory_plan_new. */
+void memory_plan_worst(MemoryPlan *, const Config *, Comm *, const Device *target);
 /* Returns the number of bytes of device memory that the rank needs; on a CPU, device memory is host memory.
  * memory_plan_host returns the number of bytes of host memory that the rank also needs if the device has separate
  * memory, and 0 otherwise. */
 size_t memory_plan_total(const MemoryPlan *);
+/* Returns the same sum of the sizes that memory_plan_worst has set. */
+size_t memory_plan_most(const MemoryPlan *);
 size_t memory_plan_host(const MemoryPlan *);
 /* Returns the number of bytes that parameters, main gradients and optimizer state need. The number does not depend on
  * the batch. */

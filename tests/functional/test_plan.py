@@ -31,6 +31,15 @@ def text(n):
     return f"{n:.1f} {' KMG'[exponent]}iB" if exponent else f"{n} B"
 
 
+def parts(memory):
+    """Returns the memory of a rank as the program prints it."""
+    most = memory["most"]
+    line = ", ".join(f"{name} {text(n)}" + f" (at most {text(most.get(name, 0))})" * (name in most)
+                     for name, n in memory["bytes"].items() if n) + f", total {text(memory['total'])}"
+    whole = sum((memory["bytes"] | most).values())
+    return line + f" (at most {text(whole)}, if all tokens are sent to this rank's experts)" * (whole > memory["total"])
+
+
 def count(n):
     """Returns a number of parameters as the program prints it."""
     unit, name = next(((x, name) for x, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")) if n >= x),
@@ -76,9 +85,8 @@ def check_printed(model, layout, words, gib, status):
         lines.append([str(m[name]) for name in ("rank", "layers", "in_flight")] + [f"{m['bytes'][name] / scale:.2f}"
             for name in shown] +
                      [f"{m['total'] / scale:.2f}"])
-    lines.append(f"memory of rank {p['largest']}: " + ", ".join(
-        f"{name} {text(n)}" for name, n in [*most["bytes"].items(), ("total", most["total"])] if n) +
-        ", more if experts process more than their share of the tokens" * experts)
+    assert bool(most["most"]) == experts, most  # the sizes if one rank's experts receive all tokens
+    lines.append(f"memory of rank {p['largest']}: {parts(most)}")
     spare, have = said["device_bytes"] - most["total"], text(said["device_bytes"])
     lines.append(f"fits: {text(spare)} of {have} are left" if spare >= 0
         else f"does not fit: {text(-spare)} more than {have} are needed")
@@ -155,8 +163,7 @@ for layout in ([], ["--bf16", "--ranks", 4, "--use-distributed-optimizer"],
                   "--lr-warmup-iters", 0)
     said = plan(*CONFIG, *layout)
     rank = said["plan"]["memory"][0]
-    parts = {**rank["bytes"], "total": rank["total"]}
-    planned = ", ".join(f"{name} {text(n)}" for name, n in parts.items() if n)
+    planned = parts(rank)
     assert planned in ran, f"{layout}:\n{planned}\n{ran}"
     assert (planned in said["printed"]) == (said["plan"]["largest"] == 0), said["printed"]
 

@@ -1,5 +1,6 @@
 /* Tests that a dry run of part of a step plans exactly the memory that the whole step uses on ranks that are threads.
  * Also tests how the plans of ranks that share memory are added. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -146,6 +147,73 @@ TEST(a_part_of_a_step_plans_the_whole) {
     }
 }
 
+/* ---- dropless experts ---- */
+
+typedef enum Pattern { BALANCED, LEARNED, SKEWED, PATTERNS } Pattern;
+
+typedef struct Experts {
+    const Setup *setup;
+    Pattern kind;
+    double planned[RANKS], most[RANKS], taken[RANKS];
+} Experts;
+
+/* With SKEWED, parameters are zero, so that each token selects the first experts, which are on rank 0. */
+static void train_experts(void *arg, Comm *comm) {
+    Experts *t = arg;
+    const Setup *s = t->setup;
+    const int rank = comm_rank(comm);
+    MemoryPlan plan = memory_plan_new(&s->config, comm, NULL);
+    memory_plan_worst(&plan, &s->config, comm, NULL);
+    Trainer *r = trainer_new(&s->config, &plan, comm, NULL);
+    if (t->kind != SKEWED) registry_init(r->run.model->registry, r->run.context.seed);
+    trainer_publish(r);
+    rank_step(s, r);
+    t->planned[rank] = (double)memory_plan_total(&plan), t->most[rank] = (double)memory_plan_most(&plan);
+    t->taken[rank] = (double)r->run.device->most_allocated;
+    trainer_free(r);
+}
+
+#define EXPERTS                                                                                              \
+    "--bf16 --num-layers 4 --hidden-size 16 --moe-ffn-hidden-size 16 --num-experts 8 --moe-router-topk 2 "   \
+    "--disable-bias-linear --seq-length 128 --micro-batch-size 48 "
+#define A2A "--moe-token-dispatcher-type alltoall "
+#define CUT "--tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 "
+
+/* Balanced experts need within 1 % of the planned memory. In any routing, no rank exceeds the maximum, which rank 0
+ * reaches if it receives all tokens. */
+TEST(dropless_experts_need_the_planned_memory) {
+    static const struct {
+        const char *words;
+        int ranks;
+    } WAYS[] = {
+        {A2A "--expert-model-parallel-size 2", 2},
+        {A2A "--expert-model-parallel-size 4 --moe-router-topk 3", 4}, /* only 2 experts on a rank */
+        {A2A "--expert-model-parallel-size 4 --interleaved-microbatches 2", 4},
+        {A2A "--expert-model-parallel-size 2 --recompute-granularity full --recompute-method uniform "
+             "--recompute-num-layers 1",
+         2},
+        {A2A CUT "--expert-tensor-parallel-size 2", 4},
+        {CUT "--expert-tensor-parallel-size 1 --moe-token-dispatcher-type allgather", 2},
+    };
+    for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++)
+        for (Pattern kind = 0; kind < PATTERNS; kind++) {
+            Setup *s = setup_new(EXPERTS "--ranks %d --global-batch-size %d %s %s", WAYS[i].ranks,
+                                 96 * WAYS[i].ranks, WAYS[i].words,
+                                 kind == BALANCED ? "--moe-router-force-load-balancing" : "");
+            Experts t = {.setup = s, .kind = kind};
+            comm_threads(WAYS[i].ranks, NULL, train_experts, &t);
+            for (int rank = 0; rank < WAYS[i].ranks; rank++) {
+                const double error = t.taken[rank] / t.planned[rank] - 1, part = t.taken[rank] / t.most[rank];
+                const bool fits = (kind != BALANCED || fabs(error) <= 0.01) && part <= 1 &&
+                                  (kind != SKEWED || rank || part > 0.9999);
+                if (!fits)
+                    fail_msg("%s, pattern %d: rank %d takes %.0f bytes; planned %.0f, at most %.0f",
+                             WAYS[i].words, (int)kind, rank, t.taken[rank], t.planned[rank], t.most[rank]);
+            }
+            setup_free(s);
+        }
+}
+
 /* Rank i uses i + 1 bytes for parameters and 10 i bytes for offloaded activations. */
 static void share(void *arg, Comm *comm) {
     const Device *device = arg;
@@ -228,7 +296,7 @@ TEST(processes_of_a_host_add_up_its_memory) { comm_threads(RANKS, NULL, share_ho
 /* Part i needs i + 1 MiB: parameters 1, gradients 2, optimizer 3, activations 4, transient 5, communication 6, tables
  * 7, batches 8, kernels 9, and 10, 11 and 12 in the host's memory. */
 static MemoryPlan sized(bool discrete) {
-    MemoryPlan p = {.discrete = discrete, .offloaded_most = (size_t)22 << 20};
+    MemoryPlan p = {.discrete = discrete, .most[MEMORY_offloaded] = (size_t)22 << 20};
     for (size_t i = 0; i < MEMORY_PART_COUNT; i++) p.part[i] = (i + 1) << 20;
     return p;
 }
@@ -249,9 +317,16 @@ TEST(each_part_is_described) {
     "(at most 22.0 MiB); in the host's memory offloaded optimizer 12.0 MiB"
     MemoryPlan p = sized(true), one = {.part = {[MEMORY_tables] = 3}};
     expect_text(&p, PARTS "total 45.0 MiB" HOST);
-    p.balanced = true;
-    expect_text(&p, PARTS "total 45.0 MiB, more if experts process more than their share of the tokens" HOST);
-    p = sized(false), p.offloaded_most = p.part[MEMORY_offloaded];
+    for (size_t i = 0; i < MEMORY_offloaded; i++) p.most[i] = p.part[i];
+    p.most[MEMORY_slots] = (size_t)7 << 20;
+#define MORE "activations 4.0 MiB (at most 7.0 MiB)"
+    Str more = {0};
+    memory_plan_describe(&p, &more);
+    assert_non_null(strstr(more.s, MORE));
+    assert_non_null(strstr(
+        more.s, "total 45.0 MiB (at most 48.0 MiB, if all tokens are sent to this rank's experts)" HOST));
+    str_free(&more);
+    p = sized(false), p.most[MEMORY_offloaded] = p.part[MEMORY_offloaded];
     expect_text(&p, PARTS "checkpoint copy 10.0 MiB, offloaded activations 11.0 MiB, offloaded optimizer "
                           "12.0 MiB, total 78.0 MiB");
     expect_text(&one, "tables 3 B, total 3 B");

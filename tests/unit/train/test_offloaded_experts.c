@@ -50,14 +50,15 @@ static Device *counting_device(Counting *c) {
 static void train(void *arg, Comm *comm) {
     Trial *t = arg;
     const int rank = comm_rank(comm);
-    const MemoryPlan plan = memory_plan_new(&t->setup->config, comm, NULL);
+    MemoryPlan plan = memory_plan_new(&t->setup->config, comm, NULL);
+    memory_plan_worst(&plan, &t->setup->config, comm, NULL);
     Counting counting;
     Trainer *r = trainer_new(&t->setup->config, &plan, comm, counting_device(&counting));
     const size_t begin = counting.host;
     if (!t->skewed) registry_init(r->run.model->registry, r->run.context.seed);
     trainer_publish(r);
     rank_step(t->setup, r);
-    t->planned[rank] = plan.part[MEMORY_offloaded], t->most[rank] = plan.offloaded_most;
+    t->planned[rank] = plan.part[MEMORY_offloaded], t->most[rank] = plan.most[MEMORY_offloaded];
     t->taken[rank] = executor_peak(r->executor).offload.host;
     t->added[rank] = counting.host - begin;
     trainer_free(r);
@@ -76,7 +77,7 @@ static Trial trial(const char *words, bool skewed) {
 static void expect_bounded(const Trial *t, const char *layout) {
     for (int rank = 0; rank < t->ranks; rank++) {
         const size_t most = t->most[rank], planned = t->planned[rank], taken = t->taken[rank];
-        if (most != 2 * planned || taken > most)
+        if (most <= planned || taken > most)
             fail_msg("%s: planned %zu bytes of the host's memory, at most %zu, taken %zu", layout, planned,
                      most, taken);
         assert_int_equal(t->added[rank], taken > planned ? 32 << 20 : 0);
@@ -98,6 +99,7 @@ TEST(one_rank_may_have_all_rows) {
         for (int rank = 0; rank < t.ranks; rank++)
             more |= t.taken[rank] > t.planned[rank], less |= t.taken[rank] < t.planned[rank];
         assert_true(more && less);
+        assert_int_equal(t.taken[0], t.most[0]);
         expect_bounded(&t, LAYOUTS[i]);
         expect_bounded(&even, LAYOUTS[i]);
     }
@@ -109,7 +111,7 @@ TEST(with_a_capacity_the_plan_is_the_most) {
         trial("--ranks 2 --moe-token-dispatcher-type alltoall --moe-expert-capacity-factor 1.5", true);
     for (int rank = 0; rank < t.ranks; rank++) {
         assert_int_equal(t.taken[rank], t.planned[rank]);
-        assert_int_equal(t.most[rank], t.planned[rank]);
+        assert_int_equal(t.most[rank], 0); /* the plan is not an estimate */
         assert_int_equal(t.added[rank], 0);
     }
 }
