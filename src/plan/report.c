@@ -161,10 +161,13 @@ static void print_parts(const StepTime *t, Str *out) {
     for (int i = 0; i < LINK_SOURCES; i++) links += t->link_ns[i];
     str_printf(out,
                "operations between ranks: %s of their time is from measured sizes and groups, %s from other "
-               "sizes or groups, %s from the description of hosts; assumed to use %d of %d multiprocessors\n",
+               "sizes or groups, %s from the description of hosts",
                percent_text(t->link_ns[LINK_MEASURED] / links).s,
                percent_text(t->link_ns[LINK_BEYOND] / links).s,
-               percent_text(t->link_ns[LINK_DESCRIBED] / links).s, t->blocks, (int)TRACE_MULTIPROCESSORS);
+               percent_text(t->link_ns[LINK_DESCRIBED] / links).s);
+    if (t->blocks)
+        str_printf(out, "; assumed to use %d of %d multiprocessors", t->blocks, TRACE_MULTIPROCESSORS);
+    str_puts(out, "\n");
 }
 
 void step_time_print(const StepTime *t, Str *out) {

@@ -167,7 +167,7 @@ Err step_time(const RunPlan *p, const Device *target, const Rates *rates, const 
     t->n = trace->n, t->work = arena_alloc(arena, (size_t)(t->n + 1) * sizeof *t->work);
     if (t->n) memcpy(t->work, trace->work, (size_t)t->n * sizeof *t->work);
     qsort(t->work, (size_t)t->n, sizeof *t->work, by_name);
-    t->blocks = trace->margin ? trace->margin : (int)TRACE_BLOCKS;
+    t->blocks = trace->blocks;
     memcpy(t->link_ns, trace->link_ns, sizeof t->link_ns);
     const Err lacks = check_links(trace);
     step_trace_free(trace);

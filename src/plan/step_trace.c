@@ -7,8 +7,6 @@
 #include "base/hash.h"
 #include "train/trainer.h"
 
-static const double LOAD = TRACE_BLOCKS / (TRACE_MULTIPROCESSORS - TRACE_BLOCKS);
-
 /* The facts about a channel that all its operations share. */
 typedef struct Channel {
     TraceGroup group;
@@ -48,11 +46,6 @@ static void grow(Trace *t) {
     for (int i = 0; i < t->n; i++) *slot_of(t, &t->work[i].work) = i;
 }
 
-/* With --gemm-sm-margin, GEMMs use the other multiprocessors only. */
-static double slowed(const Trace *t, const OpDef *op) {
-    return op->family == OP_FAMILY_GEMM ? TRACE_MULTIPROCESSORS / (TRACE_MULTIPROCESSORS - t->margin) : 1;
-}
-
 static StepWork *work_of(Trace *t, const OpDef *op, const Call *c) {
     const Rate r = rate_of(op, c);
     if (t->n == t->room) grow(t);
@@ -60,7 +53,7 @@ static StepWork *work_of(Trace *t, const OpDef *op, const Call *c) {
     if (*slot >= 0) return &t->work[*slot];
     StepWork *w = &t->work[ *slot = t->n++];
     *w = (StepWork){.work = r, .family = op->family};
-    w->work.ns = slowed(t, op) * rates_time(t->rates, op, c, &w->source);
+    w->work.ns = (op->family == OP_FAMILY_GEMM ? t->gemms : 1) * rates_time(t->rates, op, c, &w->source);
     return w;
 }
 
@@ -187,7 +180,7 @@ static void record_start(void *arg, const CommCall *c, int channel, int64_t numb
                         .meeting = ch->meeting,
                         .axes = c->group.axes,
                         .host = !c->device,
-                        .load = c->device && !t->margin ? LOAD : 0};
+                        .load = c->device ? t->load : 0};
     r->operation[i] = (TraceOperation){c->site, c->kind, bytes_of(c)};
     add_time(r, ch, &r->operation[i], o);
     record(r, (SimEvent){.kind = SIM_START, .what = i});
@@ -238,9 +231,18 @@ static void forget(Trace *t) {
     t->rank = NULL, t->operation = NULL, t->meeting = NULL, t->meetings = t->ranks = 0;
 }
 
+/* Sets the effects of the multiprocessors that operations use. */
+static void assume(Trace *t, const Config *c) {
+    const int margin = (int)fmin((double)c->gemm_sm_margin, TRACE_MULTIPROCESSORS - 1);
+    t->blocks = c->device == ON_CPU ? 0 : margin ? margin : TRACE_BLOCKS;
+    const double slower = (double)TRACE_MULTIPROCESSORS / (TRACE_MULTIPROCESSORS - t->blocks);
+    t->gemms = margin ? slower : 1;
+    t->load = margin ? 0 : slower - 1;
+}
+
 void step_trace_record(Trace *t, const RunPlan *p, const Device *target, int64_t microbatches, int64_t each) {
     forget(t);
-    t->margin = (int)fmin((double)p->config->gemm_sm_margin, TRACE_MULTIPROCESSORS - 1);
+    assume(t, p->config);
     t->ranks = p->pipeline.ranks;
     t->rank = mem_zero((size_t)t->ranks, sizeof *t->rank);
     t->operation = mem_zero((size_t)t->ranks, sizeof *t->operation);

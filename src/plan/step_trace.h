@@ -34,15 +34,15 @@ typedef struct TraceGroup {
     int members, per_host;
 } TraceGroup;
 
-/* An assumption: NCCL's kernels use 16 of a GPU's 132 multiprocessors, and ops that run meanwhile become slower by this
- * fraction. With --gemm-sm-margin N, NCCL's kernels use the N multiprocessors that GEMMs never use. */
-#define TRACE_BLOCKS          16.0
-#define TRACE_MULTIPROCESSORS 132.0
+/* An assumption about GPUs: NCCL's kernels use 16 of 132 multiprocessors, and ops that run meanwhile become slower by
+ * this fraction. With --gemm-sm-margin N, NCCL's kernels use the N multiprocessors that GEMMs never use. */
+enum { TRACE_BLOCKS = 16, TRACE_MULTIPROCESSORS = 132 };
 
 typedef struct Trace {
     const Rates *rates;
-    int margin;     /* --gemm-sm-margin */
-    StepWork *work; /* [n], in the order of the first calls */
+    int blocks;         /* the multiprocessors that operations between ranks use */
+    double gemms, load; /* a GEMM's time compared with its rate; SimOperation.load */
+    StepWork *work;     /* [n], in the order of the first calls */
     int n, room;
     int *slot; /* [slots]: a hash table of indices in `work`, or -1 */
     int slots;
