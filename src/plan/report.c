@@ -152,7 +152,7 @@ static void print_parts(const StepTime *t, Str *out) {
     str_printf(out, "time of a rank: ops %s, slowed by communication %s", percent_text(p->ops / t->ns).s,
                percent_text(p->load / t->ns).s);
     for (unsigned i = 0; i < SIM_AXES; i++)
-        if (p->exposed[i] > 0)
+        if (p->exposed[i] >= 0.0005 * t->ns)
             str_printf(out, ", exposed %s %s", mesh_axes_text(i, axes),
                        percent_text(p->exposed[i] / t->ns).s);
     str_printf(out, ", bubble %s, host %s\n", percent_text(p->bubble / t->ns).s,
