@@ -3,8 +3,8 @@
  * as does ISOTRON_MUTANT=ID in the environment; --mutant list prints all bugs.
  *
  * Most bugs affect only runs on several ranks: the reference run on one rank is correct. Bugs of the family
- * "comparator" are in the comparison itself, and those of "option" and "dataset" are found by independent
- * references; these three kinds affect every run. Calls inside one object file are not replaced. */
+ * "comparator" are in the comparison itself, and those of "option", "dataset" and "plan" are found by independent
+ * references; these four kinds affect every run. Calls inside one object file are not replaced. */
 #pragma once
 
 #include <stdbool.h>

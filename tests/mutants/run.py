@@ -31,7 +31,7 @@ from cli import Command, Failed, count, program, result_file, write_json
 
 WORK = tempfile.TemporaryDirectory(prefix="isotron-mutants-")
 STEPS, HALF = 12, 6  # of a training cell
-APART = "comparator", "option", "dataset"  # families that have no curve to compare with that of a sound run
+APART = "comparator", "option", "dataset", "plan"  # families that have no curve to compare with that of a sound run
 DEADLINE_S = 60
 KEYS = ["id", "family", "rank", "op", "issues", "cells", "what"]  # of mutants.def
 # Bugs whose op the report cannot name, because a later op is the first that can be compared, or because the run

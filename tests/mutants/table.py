@@ -38,7 +38,7 @@ def bugs(records):
     return [{"bug": r["id"], "family": r["family"], "what": r["what"], "reported_like": r["issues"],
              "killed_in": r["by"], "noticed_in": r["why"].split(":")[0].split("(")[0].strip()[:40],
              "error_over_bound": float(f"{float(r['excess']):.0e}"), "loss_rule": bool(r["megatron"])
-             and r["family"] not in ("comparator", "option", "dataset")} for r in records]
+             and r["family"] not in ("comparator", "option", "dataset", "plan")} for r in records]
 
 
 def source(report):
