@@ -19,7 +19,7 @@
 #include "measure/peaks.h"
 #include "measure/rates.h"
 
-enum { TYPES = 3, CPU_BYTES = 1 << 29, SKIPPED = -1 };
+enum { TYPES = 3, CPU_BYTES = 1 << 26, SKIPPED = -1 };
 static const char *const NAMES[TYPES] = {"bf16", "fp32", "fp16"};
 static const DType TYPE[TYPES] = {BF16, F32, F16};
 
@@ -109,8 +109,11 @@ static void add_type(Session *s) {
 }
 
 static Err add_all(Session *s) {
+    const bool cpu = s->options->device == DEVICE_CPU;
+    const int order[TYPES] = {cpu, !cpu, 2}; /* a CPU's main type is F32 */
     ERR_RETURN(text_list_check(&s->options->types, "dtype", NAMES, TYPES));
-    for (int t = 0; t < TYPES; t++) {
+    for (int i = 0; i < TYPES; i++) {
+        const int t = order[i];
         if (s->options->types.count ? !text_list_selects(&s->options->types, NAMES[t]) : TYPE[t] == F16)
             continue;
         s->type = TYPE[t];
