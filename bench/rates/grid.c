@@ -147,16 +147,14 @@ typedef struct List {
 typedef struct Sizes {
     List side, few, rows, length, heads;
 } Sizes;
-static const Sizes SMALL = {{3, {64, 512, 2048}},
-                            {2, {64, 512}},
-                            {2, {16, 128}},
-                            {3, {64, 256, 1024}},
-                            {2, {4, 16}}},
-                   LARGE = {{4, {128, 1024, 4096, 16384}},
-                            {3, {128, 1024, 4096}},
-                            {3, {64, 1024, 8192}},
-                            {3, {512, 2048, 8192}},
-                            {2, {16, 128}}};
+static const Sizes
+    CPU = {{3, {64, 512, 2048}}, {2, {64, 512}}, {2, {16, 128}}, {3, {64, 256, 1024}}, {2, {4, 16}}},
+    GPU = {{4, {128, 1024, 4096, 16384}},
+           {3, {128, 1024, 4096}},
+           {3, {64, 1024, 8192}},
+           {3, {512, 2048, 8192}},
+           {2, {16, 128}}},
+    GPU_F32 = {{3, {128, 1024, 4096}}, {2, {128, 1024}}, {2, {64, 1024}}, {2, {512, 2048}}, {2, {16, 128}}};
 
 static void add_cube(const GridCalls *g, const List *side,
                      void add(const GridCalls *, int64_t m, int64_t n, int64_t k)) {
@@ -192,11 +190,11 @@ static void add_all_attention(const GridCalls *g, const Sizes *s) {
 }
 
 void rates_grid(const GridCalls *g) {
-    const Sizes *s = g->gpu ? &LARGE : &SMALL;
-    const bool fp8 = g->gpu && g->type == BF16, rare = g->gpu && g->type == F32;
-    add_cube(g, rare ? &s->few : &s->side, add_any);
+    const Sizes *s = !g->gpu ? &CPU : g->type == F32 ? &GPU_F32 : &GPU;
+    const bool fp8 = g->gpu && g->type == BF16;
+    add_cube(g, &s->side, add_any);
     add_all_attention(g, s);
     add_all_experts(g, s, fp8);
     if (fp8) add_cube(g, &s->few, add_fp8);
-    if (!rare) add_invariant(g, s);
+    add_invariant(g, s);
 }

@@ -22,7 +22,8 @@ def places(row):
 # number of elements.
 for ranks, group in ((2, 2), (3, 3), (6, 2)):
     out, result = bench("--ranks", ranks, "--group-size", group, "--dtype", *"fp64 fp32 bf16 fp16 int64 int32".split())
-    assert (result["ranks"], result["group"]) == (ranks, group) and result["provenance"]["commit"]
+    assert [result[name] for name in ("ranks", "group", "per_host")] == [ranks, group, group]
+    assert result["provenance"]["commit"]
     assert [name for name in NAMES if any(row["collective"] == name for row in result["rows"])] == NAMES
     for row in result["rows"]:
         factor = {"all_reduce": 2 * (group - 1) / group, "broadcast": 1, "send_recv": 1}.get(row["collective"],
