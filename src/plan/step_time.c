@@ -154,6 +154,9 @@ Err step_time(const RunPlan *p, const Device *target, const Rates *rates, const 
         return err_user("the rates are of %s, but the plan is for a %s: %s --device cpu", rates->device,
                         p->config->device == ON_CPU ? "CPU" : "GPU",
                         p->config->device == ON_CPU ? "remove" : "add");
+    if (p->config->cpu_offloading || p->config->optimizer_cpu_offload)
+        return err_user("rates do not include the copies and updates of %s: remove it, or --rates",
+                        p->config->cpu_offloading ? "--cpu-offloading" : "--optimizer-cpu-offload");
     Device *assumed = NULL;
     if (!target) ERR_RETURN(open_target(p->config, &assumed));
     Prediction prediction = {.plan = p,

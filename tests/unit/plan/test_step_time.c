@@ -230,6 +230,21 @@ TEST(faster_hardware_is_never_slower) {
     }
 }
 
+TEST(more_work_takes_more_time_on_several_ranks) {
+    static const char *const MORE[] = {"--num-layers 8", "--hidden-size 32", "--global-batch-size 32",
+                                       "--seq-length 32"};
+    Rates r = LINKS;
+    r.copy = 0.05, r.gemm[F32] = 0.5, r.launch_ns = 200;
+    for (int i = 0; i < N_LAYOUTS; i++)
+        for (size_t k = 0; k < sizeof MORE / sizeof *MORE; k++) {
+            const char *words = strstr(LAYOUTS[i], "--num-layers") && k == 0 ? "" : LAYOUTS[i];
+            const char *batch = k == 2 ? "" : "--global-batch-size 16";
+            const double less = time_of(&r, "--ranks 4 --global-batch-size 16 %s", words).ns,
+                         more = time_of(&r, "--ranks 4 %s %s %s", batch, words, MORE[k]).ns;
+            if (more <= less) fail_msg("%s %s: %g ns after %g", LAYOUTS[i], MORE[k], more, less);
+        }
+}
+
 /* Links and other ranks do not change the MFU if operations take no time. */
 TEST(the_rates_of_all_ranks) {
     Rates r = FLOPS;
