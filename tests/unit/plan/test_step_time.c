@@ -165,8 +165,8 @@ static const char *const LAYOUTS[] = {
     "--pipeline-model-parallel-size 2 --num-layers 4 --num-virtual-stages-per-pipeline-rank 2",
     "--pipeline-model-parallel-size 2 --interleaved-microbatches 2",
     "--pipeline-model-parallel-size 2 --interleaved-microbatches 2 --interleave-forward-backward",
-    "--pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce "
-    "--overlap-param-gather",
+    ("--pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce "
+     "--overlap-param-gather"),
     "--use-megatron-fsdp --overlap-grad-reduce --overlap-param-gather",
     "--tensor-model-parallel-size 2 --sequence-parallel --interleaved-microbatches 2 --tp-comm-overlap",
     "--context-parallel-size 2 --seq-length 16",
