@@ -127,6 +127,8 @@ static void add_fp8_experts(const GridCalls *g, int64_t experts, int64_t rows, i
 
 /* ---- attention ---- */
 
+enum { BIASED_WIDTH = 64 }; /* the width of heads for which a relative position bias is also measured */
+
 static void add_attention(const GridCalls *g, int64_t length, int64_t heads, int64_t width, bool causal) {
     AttentionAttr *a = arena_alloc(g->arena, sizeof *a);
     *a = (AttentionAttr){
@@ -135,6 +137,15 @@ static void add_attention(const GridCalls *g, int64_t length, int64_t heads, int
                       sums = operand(CASE_PRECISE, 4, (int64_t[]){1, heads, 1, length});
     ADD(.op = OP_attention, .attr = a, .in = {x, x, x}, .out = {x, sums});
     ADD(.op = OP_attention_grad, .attr = a, .in = {x, x, x, x, x, sums}, .out = {x, x, x});
+    if (width > BIASED_WIDTH) return;
+    AttentionAttr *biased = arena_alloc(g->arena, sizeof *a);
+    *biased = *a, biased->bias_max_distance = 128, biased->bias_bidirectional = !causal;
+    const CaseOperand bias = typed(CASE_STORAGE, 32, heads);
+    CaseOperand dbias = typed(CASE_PRECISE, 32, heads);
+    dbias.updated = true;
+    ADD(.op = OP_attention, .attr = biased, .in = {x, x, x, {0}, {0}, bias}, .out = {x, sums});
+    ADD(.op = OP_attention_grad, .attr = biased, .in = {x, x, x, x, x, sums, {0}, {0}, bias},
+        .out = {x, x, x, dbias});
 }
 
 /* ---- the grid ---- */

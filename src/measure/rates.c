@@ -36,18 +36,24 @@ static void set_gemm(Rate *r, const OpDef *op, const Call *c, GemmShape p) {
     set_sizes(r, offsets ? 4 : 3, size);
 }
 
+static const char *attention_variant(const OpDef *op, const Call *c) {
+    static const char *const NAMES[2][2][2] = {
+        {{" full", " full deterministic"}, {" full biased", " full biased deterministic"}},
+        {{" causal", " causal deterministic"}, {" causal biased", " causal biased deterministic"}}};
+    const AttentionAttr *a = c->attr;
+    const bool ordered = op->number == OP_attention_grad && c->device && !c->device->any_order;
+    return NAMES[a->window_right != WINDOW_OFF][a->bias_max_distance > 0][ordered];
+}
+
 /* Returns the kernel's properties that the name contains. */
 static const char *variant(const OpDef *op, const Call *c) {
     if (!c->attr) return "";
-    const bool ordered = c->device && !c->device->any_order;
     switch ((int)op->number) {
     case OP_attention:
     case OP_attention_unfused:
     case OP_attention_grad:
     case OP_attention_unfused_grad:
-        if (((const AttentionAttr *)c->attr)->window_right == WINDOW_OFF)
-            return op->number == OP_attention_grad && ordered ? " full deterministic" : " full";
-        return op->number == OP_attention_grad && ordered ? " causal deterministic" : " causal";
+        return attention_variant(op, c);
     case OP_fp8_gemm:
     case OP_fp8_grouped_linear:
     case OP_fp8_grouped_wgrad: {

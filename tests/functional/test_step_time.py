@@ -139,7 +139,8 @@ for options, op in ((["--batch-invariant-mode"], "linear_wgrad F32 fixed"), ([],
 isotron("bench", "rates", "--dtype", "fp32", "--filter", "^(linear|attention_grad)$", "--seconds", 1e-3,
         "--cpu-threads", 1, "--json", RATES)
 assert {r["op"] for r in json.loads(RATES.read_text())["rates"]} == {"linear F32", "linear F32 fixed"} | {
-    f"attention_grad F32 {mask}{order}" for mask in ("causal", "full") for order in ("", " deterministic")}
+    f"attention_grad F32 {mask}{bias}{order}" for mask in ("causal", "full") for bias in ("", " biased")
+    for order in ("", " deterministic")}
 
 # Links: of bench comm, of a comparison with nccl-tests, and of a description, which must be the only one.
 isotron("bench", "comm", "--ranks", 4, "--max-bytes", "4K", "--seconds", 1e-3, "--json", WORK / "comm.json")

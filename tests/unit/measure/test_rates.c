@@ -69,7 +69,9 @@ TEST(names_of_kernels) {
     static const LinearHeadsAttr HEADS = {.fixed_order = true};
     static const Fp8GemmAttr FAST = {.fast = true}, SLOW = {.fast = false},
                              BLOCKS = {.a = FP8_ROWS, .b = FP8_SQUARES}, IN_ORDER = {.fixed_order = true};
-    static const AttentionAttr CAUSAL = {.window_left = WINDOW_OFF};
+    static const AttentionAttr CAUSAL = {.window_left = WINDOW_OFF}, BIASED = {.window_left = WINDOW_OFF,
+                                                                               .window_right = WINDOW_OFF,
+                                                                               .bias_max_distance = 8};
     Device any_order = {.any_order = true}, ordered = {.any_order = false};
     Tensor x = TENSOR(BF16, 16, 16), y = TENSOR(F8E5M2, 16, 16), z = TENSOR(F8E4M3, 16, 16),
            sum = TENSOR(F32, 16, 16), q = TENSOR(BF16, 6, 2, 3, 4, 8);
@@ -96,6 +98,7 @@ TEST(names_of_kernels) {
         {OP_attention, &CAUSAL, &q, &q, &ordered, "attention BF16 causal"},
         {OP_attention_grad, &CAUSAL, &q, &q, &any_order, "attention_grad BF16 causal"},
         {OP_attention_grad, &CAUSAL, &q, &q, &ordered, "attention_grad BF16 causal deterministic"},
+        {OP_attention_grad, &BIASED, &q, &q, &ordered, "attention_grad BF16 full biased deterministic"},
         {OP_add, NULL, &x, &x, &ordered, "add BF16"},
     };
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
