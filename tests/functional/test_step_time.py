@@ -7,7 +7,7 @@ import re
 import signal
 import statistics
 import xml.etree.ElementTree as xml
-from time import sleep
+from time import monotonic, sleep
 
 from harness import *
 
@@ -113,6 +113,11 @@ for name, conf, options, ms in steps_of_several():
     errors.append(abs(e))
 print(f"several GPUs: median error {statistics.median(errors):.1%}, worst {max(errors):.1%}")
 assert len(errors) >= 15 and statistics.median(errors) < 0.05 and max(errors) < 0.12, errors
+
+# A step of 6,144 ranks.
+begin = monotonic()
+_, time = predict(ROOT / "bench/recipes/gpt-462b-h100.conf", known, *LINKS)
+assert monotonic() - begin < 5 and 0.3 < time["mfu"] < 0.6, (monotonic() - begin, time["mfu"])
 
 # Only one op and the collectives of two ranks are measured. Ops without rates are named.
 isotron("bench", "rates", "--dtype", "fp32", "--filter", "^linear$", "--seconds", 1e-3, "--cpu-threads", 1, "--ranks",
