@@ -43,14 +43,42 @@ static const char *text_of(const yaml_node_t *n) {
                : NULL;
 }
 
-/* Sets found[i] to the value of the i-th key, or to NULL. Refuses nodes that are no mappings, and other keys. */
+/* Returns the text of a scalar without quotes, or NULL. */
+static const char *plain_text_of(const yaml_node_t *n) {
+    const char *text = text_of(n);
+    return text && n->data.scalar.style == YAML_PLAIN_SCALAR_STYLE ? text : NULL;
+}
+
+/* Returns the first pair of the mapping with this key, or NULL. */
+static const yaml_node_pair_t *find(const Reader *r, const yaml_node_t *mapping, const char *key) {
+    for (const yaml_node_pair_t *p = mapping->data.mapping.pairs.start; p < mapping->data.mapping.pairs.top;
+         p++) {
+        const char *text = text_of(node_at(r, p->key));
+        if (text && !strcmp(text, key)) return p;
+    }
+    return NULL;
+}
+
+/* Refuses nodes that are no mappings, and repeated keys, of which Megatron-LM would use the last. */
+static bool check_mapping(Reader *r, const yaml_node_t *n, const char *what) {
+    if (n->type != YAML_MAPPING_NODE) {
+        REFUSE(r, n, "%s must be a mapping.", what);
+        return false;
+    }
+    for (const yaml_node_pair_t *p = n->data.mapping.pairs.start; p < n->data.mapping.pairs.top; p++) {
+        const yaml_node_t *key = node_at(r, p->key);
+        const char *text = text_of(key);
+        if (text && find(r, n, text) != p)
+            REFUSE(r, key, "%s has the key '%s' twice. Remove one.", what, text);
+    }
+    return !r->failed;
+}
+
+/* Sets found[i] to the value of the i-th key, or to NULL. Refuses other keys. */
 static void read_mapping(Reader *r, const yaml_node_t *n, const char *what, const char *const *keys,
                          int n_keys, yaml_node_t **found) {
     for (int i = 0; i < n_keys; i++) found[i] = NULL;
-    if (n->type != YAML_MAPPING_NODE) {
-        REFUSE(r, n, "%s must be a mapping.", what);
-        return;
-    }
+    if (!check_mapping(r, n, what)) return;
     for (const yaml_node_pair_t *p = n->data.mapping.pairs.start; p < n->data.mapping.pairs.top; p++) {
         const yaml_node_t *key = node_at(r, p->key);
         const char *text = text_of(key);
@@ -59,8 +87,6 @@ static void read_mapping(Reader *r, const yaml_node_t *n, const char *what, cons
         if (i == n_keys)
             REFUSE(r, key, "%s has the key '%s', which Isotron does not support. Remove it.", what,
                    text ? text : "?");
-        else if (found[i])
-            REFUSE(r, key, "%s has the key '%s' twice. Remove one.", what, text);
         else
             found[i] = node_at(r, p->value);
     }
@@ -71,7 +97,7 @@ static bool read_flag(Reader *r, const yaml_node_t *n, bool fallback) {
     static const char *const WORDS[] = {"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"},
                              *const NOT[] = {"false", "False", "FALSE", "no", "No",
                                              "NO",    "off",   "Off",   "OFF"};
-    const char *text = n ? text_of(n) : NULL;
+    const char *text = n ? plain_text_of(n) : NULL;
     for (size_t i = 0; text && i < sizeof WORDS / sizeof *WORDS; i++)
         if (!strcmp(text, WORDS[i]) || !strcmp(text, NOT[i])) return !strcmp(text, WORDS[i]);
     if (n) REFUSE(r, n, "the value must be true or false.");
@@ -87,8 +113,9 @@ static const char *const RECIPE_NAMES[RECIPE_KEYS] = {
     "fp4_quantization_recipe",        "fp4_param",        "custom_recipe_factory"};
 
 static bool is_null(const yaml_node_t *n) {
-    const char *text = n ? text_of(n) : NULL;
-    return !n || (text && (!*text || !strcmp(text, "~") || !strcmp(text, "null")));
+    static const char *const NULLS[] = {"", "~", "null", "Null", "NULL", NULL};
+    const char *text = n ? plain_text_of(n) : NULL;
+    return !n || (text && enum_find(NULLS, text) >= 0);
 }
 
 /* Returns the index of the node's text among the spellings. */
@@ -110,7 +137,11 @@ static void read_recipe(Reader *r, const yaml_node_t *n, PrecisionRule *out) {
             REFUSE(r, at[i], "Isotron does not support %s. Remove it.", RECIPE_NAMES[i]);
     out->overrides_fp8 = read_flag(r, at[OVERRIDES], true);
     out->overrides_bf16 = read_flag(r, at[ENABLES], false);
-    if (is_null(at[RECIPE])) return;
+    if (is_null(at[RECIPE])) {
+        if (at[FORMAT])
+            REFUSE(r, at[FORMAT], "fp8_format applies only with fp8_quantization_recipe. Remove it.");
+        return;
+    }
     out->recipe = (Fp8Recipe)read_choice(r, at[RECIPE], Fp8Recipe_spellings, "use tensorwise or blockwise.");
     out->format = FP8_E4M3;
     if (at[FORMAT])
@@ -140,16 +171,6 @@ static void read_config(Reader *r, const yaml_node_t *n, PrecisionRule *out) {
 
 /* ---- matchers ---- */
 
-static const yaml_node_t *find(const Reader *r, const yaml_node_t *mapping, const char *key) {
-    if (mapping && mapping->type == YAML_MAPPING_NODE)
-        for (const yaml_node_pair_t *p = mapping->data.mapping.pairs.start;
-             p < mapping->data.mapping.pairs.top; p++) {
-            const char *text = text_of(node_at(r, p->key));
-            if (text && !strcmp(text, key)) return node_at(r, p->value);
-        }
-    return NULL;
-}
-
 /* Returns whether the matcher is enabled. */
 static bool read_matcher(Reader *r, const yaml_node_t *n, const yaml_node_t *configs, PrecisionRule *out) {
     static const char *const KEYS[] = {"enabled", "type", "pattern", "config"};
@@ -167,19 +188,15 @@ static bool read_matcher(Reader *r, const yaml_node_t *n, const yaml_node_t *con
     if (strstr(pattern, "[^") || strstr(pattern, "[["))
         REFUSE(r, at[2], "'%s': [^ and [[ are not supported: use [!.", pattern);
     *out = (PrecisionRule){.pattern = arena_printf(r->args->arena, "%s", pattern)};
-    const yaml_node_t *config = find(r, configs, name);
+    const yaml_node_pair_t *config = configs ? find(r, configs, name) : NULL;
     if (config)
-        read_config(r, config, out);
+        read_config(r, node_at(r, config->value), out);
     else
         REFUSE(r, at[3], "configs has no entry '%s'. Add it.", name);
     return true;
 }
 
 static void read_matchers(Reader *r, const yaml_node_t *n, const yaml_node_t *configs, PrecisionRules *out) {
-    if (n->type != YAML_MAPPING_NODE) {
-        REFUSE(r, n, "matchers must be a mapping.");
-        return;
-    }
     const yaml_node_pair_t *first = n->data.mapping.pairs.start, *end = n->data.mapping.pairs.top;
     out->at = arena_alloc(r->args->arena, (size_t)(end - first + 1) * sizeof *out->at);
     for (const yaml_node_pair_t *p = first; p < end && !r->failed; p++)
@@ -190,6 +207,8 @@ static void read_root(Reader *r, const yaml_node_t *root, PrecisionRules *out) {
     static const char *const KEYS[] = {"configs", "matchers"};
     yaml_node_t *at[2];
     read_mapping(r, root, "the file", KEYS, 2, at);
+    for (int i = 0; i < 2; i++)
+        if (at[i]) check_mapping(r, at[i], KEYS[i]);
     if (at[1] && !r->failed) read_matchers(r, at[1], at[0], out);
 }
 
