@@ -341,8 +341,9 @@ static Err measure_comm(Session *s) {
 }
 
 Err bench_rates(const BenchRates *o) {
-    Session s = {.options = o, .arena = arena_new(), .skipped = json_array()};
+    Session s = {.options = o};
     ERR_RETURN(bench_filter(o->filter, &s.filter));
+    s.arena = arena_new(), s.skipped = json_array();
     Err e = o->json ? file_check_target(o->json) : ERR_OK;
     if (!e.code) e = add_all(&s);
     const size_t bytes = sizeof *s.shared + (size_t)s.n * sizeof *s.shared->ns;
