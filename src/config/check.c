@@ -39,7 +39,7 @@ static bool shards_data(const Config *c) {
                                 : c->use_distributed_optimizer;
 }
 
-static bool shards_gradients(const Config *c) {
+bool config_shards_gradients(const Config *c) {
     const ShardingStrategy s = c->data_parallel_sharding_strategy;
     return c->use_megatron_fsdp && (s == SHARD_OPTIM_GRADS || s == SHARD_OPTIM_GRADS_PARAMS);
 }

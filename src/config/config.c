@@ -89,11 +89,17 @@ void config_defaults(Config *c, Arena *arena) {
     for (int i = 0; i < OPTIONS; i++) arg_default(&CONFIG_ROWS[i], (char *)c + CONFIG_ROWS[i].offset, arena);
 }
 
-Err config_parse(Config *c, Args *args, ConfigUse use, unsigned checks, int argc, char **argv) {
-    memset(c, 0, sizeof *c);
-    args_use(args, config_table(c, use));
-    args_line(args, argc, argv);
-    if (args->help) return ERR_OK;
+/* Sets the schedule of --overlap-moe-expert-parallel-comm. */
+static void overlap_experts(Config *c) {
+    if (!c->overlap_moe_expert_parallel_comm || config_given(c, interleaved_microbatches) ||
+        config_shards_gradients(c))
+        return;
+    c->interleaved_microbatches = 2;
+    c->interleave_forward_backward =
+        c->pipeline_schedule != SCHEDULE_GPIPE && c->pipeline_schedule != SCHEDULE_ZERO_BUBBLE;
+}
+
+void config_complete(Config *c, Args *args) {
     config_read_paths(c, args);
     config_read_precision(c, args);
     if (!c->tokenizer_type && c->vocab_file &&
@@ -108,6 +114,15 @@ Err config_parse(Config *c, Args *args, ConfigUse use, unsigned checks, int argc
     if (config_has_letter(c, '+')) c->multi_latent_attention = true; /* the same */
     if (c->optimizer == OPTIMIZER_DIST_MUON)                         /* as in Megatron-LM's validate_args */
         c->optimizer = OPTIMIZER_MUON, c->use_distributed_optimizer = true;
+    overlap_experts(c);
+}
+
+Err config_parse(Config *c, Args *args, ConfigUse use, unsigned checks, int argc, char **argv) {
+    memset(c, 0, sizeof *c);
+    args_use(args, config_table(c, use));
+    args_line(args, argc, argv);
+    if (args->help) return ERR_OK;
+    config_complete(c, args);
     config_check(c, checks, args);
     return args_end(args);
 }

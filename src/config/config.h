@@ -182,6 +182,9 @@ ArgTable config_table(Config *, ConfigUse);
  * and the rules that `checks` selects. The caller initializes `args` and may have added tables. `args` then contains
  * all problems and notes. */
 Err config_parse(Config *, Args *args, ConfigUse, unsigned checks, int argc, char **argv);
+/* Reads files that options name, and sets options that follow from other options, as Megatron-LM's validate_args does.
+ * config_parse calls this function after the command line has been read. */
+void config_complete(Config *, Args *);
 /* Appends a message for each out-of-range number, each broken rule, and each option without effect (rules.def). If
  * `checks` is 0, appends no messages. */
 void config_check(const Config *, unsigned checks, Args *args);
@@ -274,6 +277,8 @@ const char *config_pattern_text(Arena *, const bool *layer, int64_t n);
 bool config_linear_layers(const Config *, bool *out);
 /* Returns whether the model may have Gated DeltaNet layers. */
 bool config_has_delta_net(const Config *);
+/* Returns whether ranks shard gradients (ZeRO-2 and ZeRO-3). */
+bool config_shards_gradients(const Config *);
 /* Sets the options for data paths from the files that --data-args-path and --per-split-data-args-path name. */
 void config_read_paths(Config *, Args *);
 /* Sets precision_rules from the file that --te-precision-config-file names. */

@@ -69,6 +69,7 @@ static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int a
     use_train(&s->config, o, args);
     args_line(args, argc, argv);
     if (args->help) return ERR_OK;
+    config_complete(&s->config, args);
     ERR_RETURN(world_size(&s->config));
     config_check(&s->config, CHECK_MODEL | CHECK_TRAIN, args);
     check_train(&s->config, o, args);
@@ -172,6 +173,7 @@ static Err read_infer(Setup *s, BenchInfer *o, GateArgs *gate, Args *args, int a
     args_use(args, config_table(&s->config, USE_BENCH_INFER));
     args_line(args, argc, argv);
     if (args->help) return ERR_OK;
+    config_complete(&s->config, args);
     ERR_RETURN(world_size(&s->config));
     config_check(&s->config, CHECK_MODEL | CHECK_BENCH_INFER, args);
     check_infer(o, args);
@@ -318,6 +320,7 @@ static Err read_scaling(Config *c, ScalingWords *w, BenchTrain *train, Args *arg
     use_train(c, train, args);
     args_line(args, argc, argv);
     if (args->help) return ERR_OK;
+    config_complete(c, args);
     o->json = train->json;
     check_train(c, train, args);
     if (o->rounds < 1 || o->rounds > MOST_ROUNDS)

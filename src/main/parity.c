@@ -181,6 +181,7 @@ static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int 
     if (!args->help && args->num_problems == of_case) ERR_RETURN(remove_reports(o));
     if (args->help || n_dirs != 1 || o->sweep) return args_end(args);
     ERR_RETURN(golden_open(argv[0], g));
+    config_complete(&s->config, args);
     golden_complete(*g, &s->config);
     ERR_RETURN(world_size(&s->config));
     config_check(&s->config, CHECK_MODEL | CHECK_TRAIN | CHECK_STRICT, args);

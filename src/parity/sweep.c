@@ -28,6 +28,7 @@ static Err check_case(const SweepOptions *o, Sweep *s, SweepCase *of, Config *c)
     for (int lane = -1; lane < LANES; lane++) {
         Args args;
         begin_args(&args, s->arena, c, o, of);
+        config_complete(c, &args);
         golden_complete(of->golden, c);
         if (lane >= 0) c->lane = (Lane)lane;
         config_check(c, CHECK_MODEL | CHECK_TRAIN, &args);
@@ -77,6 +78,7 @@ static Err read_options(const SweepOptions *o, Sweep *s, Cell *cell, int n, char
     Args args;
     begin_args(&args, s->arena, &cell->config, o, cell->of);
     args_line(&args, n, words);
+    config_complete(&cell->config, &args);
     golden_complete(cell->of->golden, &cell->config);
     cell->config.lane = cell->lane;
     check_words(o, &cell->config, &args);

@@ -59,6 +59,7 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
      f"--split 90,10,0", "",
      f"{TWO} {MIXED} --overlap-grad-reduce --overlap-param-gather"),
     (f"{EXPERTS} {UNTIED} --bf16", "", f"{TWO} {MIXED}"),
+    (f"{EXPERTS} {UNTIED} --global-batch-size 12", "", "--overlap-moe-expert-parallel-comm"),
     (f"{TP} {UNTIED} {PP} --ranks 4", "", f"{TWO} {MIXED} {KEPT}"),
     # fewer than the forward passes before the first backward pass
     (f"{TP} {UNTIED} {PP} --global-batch-size 6 --no-overlap-p2p-communication --ranks 4", "", f"{TWO} {MIXED}"),

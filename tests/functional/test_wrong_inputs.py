@@ -321,6 +321,7 @@ inspect {schedule} --tensor-model-parallel-size 2 => --tensor-model-parallel-siz
 inspect {schedule} --pipeline-model-parallel-size 3 => 4 layers cannot be divided evenly among 3 pipeline ranks
 bench => usage: isotron bench WHAT
 bench speed => usage: isotron bench WHAT
+bench train {bench} --bf16 --fp8-format e4m3 --te-precision-config-file {lines} => lines:1:
 bench train {bench} --steps 0 => --steps must be from 1
 bench train {bench} --data-path {data} => --data-path is not used in bench train
 bench train --config {mine}/run.conf --json {mine}/run.conf => --json and --config are the same file

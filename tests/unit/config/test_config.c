@@ -104,6 +104,36 @@ TEST(every_choice_that_is_offered_can_be_used) {
 }
 
 /* Some FP8 options may remain in a configuration file when the command line switches FP8 off. */
+/* A backward pass runs with a forward pass, if the schedule and the gradients' memory permit this. */
+TEST(overlapped_experts_interleave_microbatches) {
+    static const struct {
+        const char *words;
+        int64_t microbatches;
+        bool mixed;
+    } ROWS[] = {
+        {"", 2, true},
+        {"--pipeline-schedule 1f1b", 2, true},
+        {"--pipeline-schedule zero-bubble", 2, false},
+        {"--pipeline-schedule gpipe", 2, false},
+        {"--interleaved-microbatches 4", 4, false},
+        {"--use-megatron-fsdp --data-parallel-sharding-strategy optim", 2, true},
+        {"--use-megatron-fsdp", 1, false},
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        char line[600];
+        Parsed p;
+        snprintf(line, sizeof line,
+                 "%s --num-experts 4 --disable-bias-linear --ranks 2 --expert-model-parallel-size 2 "
+                 "--moe-token-dispatcher-type alltoall --overlap-moe-expert-parallel-comm %s",
+                 VALID, ROWS[i].words);
+        parse(&p, CHECK_MODEL | CHECK_TRAIN, line);
+        if (p.err.code) fail_msg("%s: %s", ROWS[i].words, p.args.problems.s);
+        assert_int_equal(p.c.interleaved_microbatches, ROWS[i].microbatches);
+        assert_int_equal(p.c.interleave_forward_backward, ROWS[i].mixed);
+        done(&p);
+    }
+}
+
 TEST(fp8_options_go_with_a_format) {
     static const char *const KEEPING[] = {
         "--fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 0",

@@ -252,6 +252,7 @@ static const struct {
     {"overlap-param-gather", "false"},
     {"no-overlap-p2p-communication", "false"},
     {"moe-shared-expert-overlap", "false"},
+    {"overlap-moe-expert-parallel-comm", "false"},
     {"overlap-dispatch-backward-with-experts-wgrad", "false"},
     {"num-distributed-optimizer-instances", "1"},
     {"ddp-bucket-size", "none"},

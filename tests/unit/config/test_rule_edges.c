@@ -68,6 +68,7 @@ static const struct {
     /* experts */
     {RUN, SHARED_EXPERT},
     {RUN, SHARED_EXPERT EXPERTS_OF_TWO "--moe-shared-expert-overlap --moe-token-dispatcher-type alltoall"},
+    {RUN, EXPERTS EXPERTS_OF_TWO "--overlap-moe-expert-parallel-comm --moe-token-dispatcher-type flex"},
     {RUN, EXPERTS "--moe-router-topk 8"},
     {RUN, EXPERTS "--moe-router-topk 1 --moe-router-pre-softmax"},
     {RUN, EXPERTS "--moe-router-topk 1 --moe-router-score-function sigmoid"},
@@ -190,6 +191,8 @@ static const struct {
     {RUN, GPT "--qk-clip --qk-clip-alpha 0", "--qk-clip-alpha 0 must be"},
     {RUN, LATENT "--qk-layernorm --qk-layernorm-after-rope", "--qk-layernorm-after-rope needs"},
     {RUN, LONG "--use-rope-scaling", "without --use-rope-scaling"},
+    {RUN, EXPERTS EXPERTS_OF_TWO "--overlap-moe-expert-parallel-comm --moe-token-dispatcher-type allgather",
+     "and --moe-token-dispatcher-type alltoall"},
     {RUN, SHARED_EXPERT "--moe-shared-expert-overlap --moe-token-dispatcher-type alltoall",
      "add --moe-shared-expert-intermediate-size, --expert-model-parallel-size above 1"},
     {RUN, SHARED_EXPERT EXPERTS_OF_TWO "--moe-shared-expert-overlap --moe-token-dispatcher-type allgather",

@@ -272,6 +272,9 @@ static const char *const GPT[][2] = {
      "--num-layers 2",
      "--interleaved-microbatches 2 cannot be used with --cpu-offloading, which offloads one microbatch at a "
      "time: remove one of them"},
+    {"--overlap-moe-expert-parallel-comm",
+     "add --expert-model-parallel-size above 1 and --moe-token-dispatcher-type alltoall, or remove "
+     "--overlap-moe-expert-parallel-comm"},
     {"--moe-shared-expert-overlap",
      "--moe-shared-expert-overlap computes the shared experts during an all-to-all: add "
      "--moe-shared-expert-intermediate-size, --expert-model-parallel-size above 1 and "

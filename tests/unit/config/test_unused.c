@@ -693,6 +693,13 @@ static const Idle IDLE_ROWS[] = {
      " with --tensor-model-parallel-size 1.",
      {GPT, GPT TWO "--tensor-model-parallel-size 2 --sequence-parallel "},
      {GPT "--sequence-parallel ", GPT TWO "--sequence-parallel "}},
+    {LAYOUT,
+     "--overlap-moe-expert-parallel-comm",
+     " with ZeRO-2 or ZeRO-3, which keep the gradients of only one layer.",
+     {EXPERTS TWO "--expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall "
+                  "--overlap-moe-expert-parallel-comm "},
+     {EXPERTS TWO "--expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall --use-megatron-fsdp "
+                  "--overlap-moe-expert-parallel-comm "}},
     {TRAIN,
      "--interleaved-microbatches",
      " without tensor, context or expert parallelism, whose communication it would overlap.",
