@@ -369,14 +369,23 @@ static bool deals_delta_heads(const Config *c) {
            (c->linear_num_value_heads % (tp * cp) == 0 && (keys % cp == 0 || cp % keys == 0));
 }
 
-static bool known_modules(const Config *c) {
-    for (int64_t i = 0; i < c->recompute_modules.count; i++)
-        if (enum_find(RecomputeModule_spellings, c->recompute_modules.at[i]) < 0) return false;
+static bool known(const TextList *words, const char *const *spellings) {
+    for (int64_t i = 0; i < words->count; i++)
+        if (enum_find(spellings, words->at[i]) < 0) return false;
     return true;
 }
 
 static bool recomputes(const Config *c, RecomputeModule module) {
     return config_lists(&c->recompute_modules, RecomputeModule_spellings, (int)module);
+}
+
+static bool offloads(const Config *c, OffloadedModule module) {
+    return c->fine_grained_activation_offloading &&
+           config_lists(&c->offload_modules, OffloadedModule_spellings, (int)module);
+}
+
+static bool offloads_experts(const Config *c) {
+    return offloads(c, OFFLOADED_EXPERT_FC1) || offloads(c, OFFLOADED_MOE_ACT);
 }
 
 static bool valid_batch_steps(const Config *c) { return config_batch_steps(c, NULL, 0) > 0; }

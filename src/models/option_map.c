@@ -66,6 +66,27 @@ BranchNorms map_norms(NormPlacement x, ModelFamily family) {
     return 0;
 }
 
+static unsigned offloaded_module(OffloadedModule x) {
+    switch (x) {
+        TO(OFFLOADED_ATTN_NORM, 1u << OFFLOAD_ATTN_NORM);
+        TO(OFFLOADED_MLP_NORM, 1u << OFFLOAD_MLP_NORM);
+        TO(OFFLOADED_QKV_LINEAR, 1u << OFFLOAD_QKV_LINEAR);
+        TO(OFFLOADED_CORE_ATTN, 1u << OFFLOAD_CORE_ATTN);
+        TO(OFFLOADED_ATTN_PROJ, 0); /* the output of core_attn */
+        TO(OFFLOADED_EXPERT_FC1, 1u << OFFLOAD_EXPERT_FC1);
+        TO(OFFLOADED_MOE_ACT, 1u << OFFLOAD_MOE_ACT);
+    }
+    return 0;
+}
+
+unsigned map_offloaded_modules(const Config *c) {
+    unsigned modules = 0;
+    for (int64_t i = 0; c->fine_grained_activation_offloading && i < c->offload_modules.count; i++)
+        modules |=
+            offloaded_module((OffloadedModule)enum_find(OffloadedModule_spellings, c->offload_modules.at[i]));
+    return modules;
+}
+
 RouterScore map_score(RouterScoreFunction x) {
     switch (x) {
         TO(SCORE_SOFTMAX, ROUTER_TOPK_SOFTMAX);

@@ -17,6 +17,7 @@ Activation map_activation(MlpActivation);
 AttentionSink map_softmax(SoftmaxType);
 BranchNorms map_norms(NormPlacement, ModelFamily);
 RouterScore map_score(RouterScoreFunction);
+unsigned map_offloaded_modules(const Config *); /* a mask of OffloadModule */
 QuantFormat map_fp8_format(Fp8Format);
 QuantRecipe map_fp8_recipe(Fp8Recipe);
 DType map_quantization(Quantization); /* the type of quantized weights; F64 if there are none */

@@ -115,7 +115,8 @@ static LayerSpec layer_spec(const LayerPlace *p, const char *letters) {
                           .norm = spec_norm(c),
                           .multiplier = c->residual_multiplier,
                           .dropout = c->hidden_dropout,
-                          .recompute_norm = spec_recomputes(c, RECOMPUTE_LAYERNORM)};
+                          .recompute_norm = spec_recomputes(c, RECOMPUTE_LAYERNORM),
+                          .offloads = map_offloaded_modules(c)};
         SPECS[b->kind](p, b);
     }
     return l;
@@ -146,7 +147,9 @@ StackSpec spec_stack(const Config *c, const StackShape *shape, Arena *arena) {
                    .has_final = map_norms(c->norm_placement, c->model) != NORM_SUM,
                    .final = spec_norm(c),
                    .recomputed = c->recompute_num_layers,
-                   .offloaded = c->cpu_offloading_num_layers};
+                   .offloaded = c->cpu_offloading_num_layers,
+                   .offloaded_modules = map_offloaded_modules(c),
+                   .offloaded_least = c->min_offloaded_tensor_size};
     if (c->recompute_granularity == RECOMPUTE_FULL)
         s.recompute = c->recompute_method == RECOMPUTE_UNIFORM ? RECOMPUTES_CHUNKS : RECOMPUTES_FIRST;
     for (int64_t i = 0; i < s.n; i++) {

@@ -104,9 +104,18 @@ static bool discards_input(const Branch *b) { return norms_input(b->spec) && b->
 
 /* Returns the branch's input, after adding the previous branch's output to the stream. */
 static Tensor *branch_input(Tape *t, const Branch *b, Stream *s) {
-    if (norms_input(b->spec) && !b->spec->recompute_norm) return stream_norm(t, &b->norm, s);
+    const bool mlp = b->spec->kind == BRANCH_mlp || b->spec->kind == BRANCH_moe;
+    const bool fuses = norms_input(b->spec) && !b->spec->recompute_norm && !b->spec->offloads;
+    if (fuses) return stream_norm(t, &b->norm, s);
+    tape_module_begin(t, mlp ? OFFLOAD_MLP_NORM : OFFLOAD_ATTN_NORM);
     *s = (Stream){stream_sum(t, *s), NULL};
-    return discards_input(b) ? tape_block_discarded(t, normed, (void *)&b->norm, s->x) : s->x;
+    tape_module_end(t);
+    if (!norms_input(b->spec)) return s->x;
+    if (b->spec->recompute_norm) return tape_block_discarded(t, normed, (void *)&b->norm, s->x);
+    if (!mlp) tape_module_begin(t, OFFLOAD_QKV_LINEAR);
+    Tensor *x = norm_forward(t, &b->norm, s->x);
+    tape_module_end(t);
+    return x;
 }
 
 static Stream parallel_forward(Tape *t, const Layer *l, const Feed *feed, Stream s) {
@@ -119,6 +128,7 @@ static Stream parallel_forward(Tape *t, const Layer *l, const Feed *feed, Stream
     }
     for (int k = l->n; k-- > 0;)
         if (discards_input(&l->branch[k])) tape_discard(t, x[k]);
+    tape_modules_leave(t);
     return (Stream){s.x, sum};
 }
 
@@ -128,6 +138,7 @@ static Stream layer_forward(Tape *t, const Layer *l, const Feed *feed, Stream s)
         Tensor *x = branch_input(t, b, &s);
         s.branch = branch_output(t, b, feed, x);
         if (discards_input(b)) tape_discard(t, x);
+        tape_modules_leave(t);
         if (norms_sum(b->spec)) s = (Stream){stream_norm(t, &b->post_norm, &s), NULL};
     }
     return s;

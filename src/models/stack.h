@@ -27,6 +27,7 @@ typedef struct BranchSpec {
     double dropout;      /* dropout rate of the branch's output */
     bool recompute;      /* whether the backward pass recomputes the branch */
     bool recompute_norm; /* whether the backward pass recomputes the branch's normalized input */
+    bool offloads;       /* whether activations of modules are offloaded */
     const void *spec;    /* the type of the spec depends on the kind */
 } BranchSpec;
 
@@ -66,8 +67,12 @@ typedef struct StackSpec {
     StackRecompute recompute;
     int64_t recomputed;
     /* Number of layers whose activations are offloaded to host memory (tape/offload.h), counted from the model's
-     * first layer. Offloading must not be combined with recomputation or pipeline parallelism. */
+     * first layer. Offloading must not be combined with full recomputation or pipeline
+     * parallelism. */
     int64_t offloaded;
+    /* A mask of OffloadModule, and the number of elements from which a tensor is offloaded. The same conditions apply. */
+    unsigned offloaded_modules;
+    int64_t offloaded_least;
 } StackSpec;
 
 typedef struct Branch {

@@ -372,10 +372,12 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
 
 static Tensor *attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x_sbh) {
     const Attention *a = self;
+    tape_module_begin(t, OFFLOAD_CORE_ATTN);
     Tensor *qkv = linear_forward(t, &a->qkv, x_sbh);
     Core *c = tape_alloc(t, sizeof *c);
     *c = (Core){a, feed, cache};
     Tensor *context = a->spec->recompute ? tape_block(t, core, c, qkv) : core(t, c, qkv);
+    tape_module_end(t);
     return linear_forward(t, &a->proj, context);
 }
 

@@ -93,10 +93,12 @@ static Tensor *cross_attention_forward(Tape *t, const void *self, const Feed *fe
                                        Tensor *x_sbh) {
     const CrossAttention *m = self;
     CHECK(cache || feed->encoded, "cross-attention needs an encoder's output");
+    tape_module_begin(t, OFFLOAD_CORE_ATTN);
     Tensor *q = linear_forward(t, &m->q, x_sbh);
     Core *c = tape_alloc(t, sizeof *c);
     *c = (Core){m, feed, cache, feed->encoded ? linear_forward(t, &m->kv, feed->encoded) : NULL};
     Tensor *context = m->spec->attention.recompute ? tape_block(t, core, c, q) : core(t, c, q);
+    tape_module_end(t);
     return linear_forward(t, &m->proj, context);
 }
 

@@ -236,9 +236,11 @@ static Tensor *mla_forward(Tape *t, const void *self, const Feed *feed, Tensor *
     if (s->q_rank && norms) q = norm_forward(t, &m->q_norm, q);
     const bool latents = cache && s->caches_latents;
     c->key_sb11p = latents ? key : shared_key(t, key);
+    tape_module_begin(t, OFFLOAD_CORE_ATTN);
     Tensor *context = latents           ? absorbed(t, c, q)
                       : s->recompute_up ? tape_block(t, from_latents, c, q)
                                         : from_latents(t, c, q);
+    tape_module_end(t);
     return linear_forward(t, &m->proj, context);
 }
 

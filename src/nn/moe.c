@@ -132,12 +132,16 @@ static Tensor *activated(Tape *t, void *self, Tensor *x) {
  * probabilities. Multiplying the GEMM's output instead would be equivalent, because the GEMM is linear. */
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
     if (m->spec->probs_on_input) {
+        tape_module_begin(t, OFFLOAD_EXPERT_FC1);
         rows_r1h = op_scale_rows(t, rows_r1h, probs_r11, false);
+        tape_module_end(t);
         /* Ranks may hold partial sums of the rows' gradient; these must not be rounded before they are added. */
         tape_grad_off_grid(rows_r1h);
     }
+    tape_module_begin(t, OFFLOAD_MOE_ACT);
     Tensor *h = op_grouped_linear(t, rows_r1h, layer(m->fc1, m->fc1_bias, NULL, m->fc1_quantiser), offset),
            *scale = m->spec->probs_on_input ? NULL : probs_r11;
+    tape_module_end(t);
     ExpertActivation *a = tape_alloc(t, sizeof *a);
     *a = (ExpertActivation){m->spec->activation, scale};
     const bool discards = m->spec->recompute_activation;
@@ -147,10 +151,18 @@ static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *
     return y;
 }
 
+/* Groups the rows by expert. */
+static Tensor *experts_input(Tape *t, Tensor *rows, const Dispatch *d) {
+    tape_module_begin(t, OFFLOAD_EXPERT_FC1);
+    Tensor *x = op_permute(t, rows, d);
+    tape_module_end(t);
+    return x;
+}
+
 /* Does the same as experts_forward for expert-tensor-parallel ranks that have different rows. Each rank gathers all
  * rows, groups them by expert and multiplies them by its part of the weights. */
 static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *probs, const Dispatch *sort) {
-    rows = op_permute(t, op_redistribute(t, rows, AXIS_ETP, SPMD_R, 0), sort);
+    rows = experts_input(t, op_redistribute(t, rows, AXIS_ETP, SPMD_R, 0), sort);
     probs = op_permute(t, op_redistribute(t, probs, AXIS_ETP, SPMD_R, 0), sort);
     Tensor *y = op_unpermute(t, experts_forward(t, m, rows, probs, sort->offset), sort);
     return op_redistribute(t, y, AXIS_ETP, SPMD_V, 0);
@@ -210,7 +222,8 @@ static Tensor *by_all_gather(Tape *t, const Moe *m, Tensor *x, Routing *r, int64
     own.local = true;
     own.first = experts * tape_context(t)->layout->mesh.coordinate[AXIS_EP];
     const Dispatch d = op_dispatch(t, &all, experts, own);
-    Tensor *rows = op_permute(t, gather(t, narrowed(t, m, x)), &d),
+    Tensor *gathered = gather(t, narrowed(t, m, x)),
+           *rows = alone ? experts_input(t, gathered, &d) : op_permute(t, gathered, &d),
            *probs = op_permute_probs(t, all.probs, &d), *y;
     if (alone)
         y = experts_forward(t, m, rows, probs, d.offset);
@@ -224,8 +237,8 @@ static Tensor *by_all_gather(Tape *t, const Moe *m, Tensor *x, Routing *r, int64
 
 static Tensor *on_one_rank(Tape *t, const Moe *m, Tensor *x, Routing *r, DispatchAttr a) {
     const Dispatch d = op_dispatch(t, r, m->spec->router.experts, a);
-    Tensor *y = experts_forward(t, m, op_permute(t, narrowed(t, m, x), &d), op_permute_probs(t, r->probs, &d),
-                                d.offset);
+    Tensor *y = experts_forward(t, m, experts_input(t, narrowed(t, m, x), &d),
+                                op_permute_probs(t, r->probs, &d), d.offset);
     return widened(t, m, op_unpermute(t, y, &d));
 }
 

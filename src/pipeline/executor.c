@@ -42,7 +42,8 @@ struct Executor {
     } flow[MODEL_FLOWS];  /* the tensors between stages */
     size_t message_bytes; /* size in bytes of the largest message that this rank sends or receives */
     Space **transient;    /* [interleaved] */
-    Offload *offload;     /* NULL if nothing is offloaded */
+    Offload *offload;     /* NULL if no layer is offloaded */
+    Offload *module[OFFLOAD_MODULES]; /* NULL for modules that are not offloaded */
     /* [n_slots, unit]: each slot of the schedule has memory for one unit of microbatches */
     Slot *slots;
     int64_t n_slots;
@@ -120,6 +121,9 @@ Executor *executor_new(const RunContext *context, const Model *model, int64_t sa
     }
     const int64_t offloaded = model->plan.stack[0].offloaded; /* number of offloaded layers in all stacks */
     if (offloaded) e->offload = offload_new(context->device, offloaded, memory.offload);
+    for (int m = 0; m < OFFLOAD_MODULES; m++)
+        if (model->plan.stack[0].offloaded_modules & 1u << m)
+            e->module[m] = offload_new(context->device, 0, memory.module[m]);
     return e;
 }
 
@@ -160,6 +164,7 @@ void executor_free(Executor *e) {
     free(e->transient);
     free(e->fibers);
     offload_free(e->offload);
+    for (int m = 0; m < OFFLOAD_MODULES; m++) offload_free(e->module[m]);
     free(e);
 }
 
@@ -179,6 +184,9 @@ void executor_provide(Executor *e, const PipelineSpec *spec, const RankSchedule 
             slot->tape = tape_new(e->context, slot->space, slot->transient);
             tape_trace(slot->tape, e->trace, e->trace_arg);
             tape_offload_to(slot->tape, e->offload);
+            for (int m = 0; m < OFFLOAD_MODULES; m++)
+                tape_offload_module_to(slot->tape, (OffloadModule)m, e->module[m],
+                                       e->model->plan.stack[0].offloaded_least);
         }
     }
     for (int way = 0; way < PIPELINE_WAYS; way++) {
@@ -190,6 +198,8 @@ void executor_provide(Executor *e, const PipelineSpec *spec, const RankSchedule 
 ExecutorMemory executor_peak(const Executor *e) {
     ExecutorMemory m = {.transient = space_peak(e->transient[0])};
     if (e->offload) m.offload = offload_peak(e->offload);
+    for (int i = 0; i < OFFLOAD_MODULES; i++)
+        if (e->module[i]) m.module[i] = offload_peak(e->module[i]);
     for (int64_t i = 0; i < slot_count(e); i++) {
         const size_t used = space_peak(e->slots[i].space), transient = space_peak(e->slots[i].transient);
         if (used > m.slot) m.slot = used;
@@ -203,8 +213,16 @@ size_t executor_bytes(const Executor *e, const RankSchedule *s, bool zero_bubble
     for (int way = 0; way < PIPELINE_WAYS; way++) messages += s->received[way] + s->sent[way];
     const size_t of_one =
         (size_t)s->slots * (m.slot + (zero_bubble ? m.transient : 0)) + (size_t)messages * e->message_bytes;
-    return (size_t)e->unit * of_one + (size_t)e->interleaved * m.transient +
-           (e->offload ? offload_bytes(e->offload, m.offload) : 0);
+    size_t offloaded = e->offload ? offload_bytes(e->offload, m.offload) : 0;
+    for (int i = 0; i < OFFLOAD_MODULES; i++)
+        if (e->module[i]) offloaded += offload_bytes(e->module[i], m.module[i]);
+    return (size_t)e->unit * of_one + (size_t)e->interleaved * m.transient + offloaded;
+}
+
+size_t executor_host_bytes(const ExecutorMemory *m) {
+    size_t sum = m->offload.host;
+    for (int i = 0; i < OFFLOAD_MODULES; i++) sum += m->module[i].host;
+    return sum;
 }
 
 int64_t executor_allocations(const Executor *e) { return e->allocations; }
@@ -511,7 +529,8 @@ static void end_loading(const Executor *e, const PipelineSpec *spec) {
 void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *schedule,
                   const Microbatch *microbatches, int64_t n, Tensor *loss_sum) {
     const int rank = e->context->layout ? e->context->layout->mesh.coordinate[AXIS_PP] : 0;
-    CHECK(!e->offload || spec->forward_only || (schedule->slots == 1 && e->interleaved == 1),
+    CHECK(!(e->offload || e->model->plan.stack[0].offloaded_modules) || spec->forward_only ||
+              (schedule->slots == 1 && e->interleaved == 1),
           "two microbatches offload their activations");
     executor_provide(e, spec, schedule);
     e->evaluates = spec->forward_only;

@@ -18,8 +18,11 @@
  * there is no plan. */
 typedef struct ExecutorMemory {
     size_t slot, transient;
-    OffloadMemory offload;
+    OffloadMemory offload, module[OFFLOAD_MODULES];
 } ExecutorMemory;
+
+/* Returns the number of bytes of host memory for offloaded activations. */
+size_t executor_host_bytes(const ExecutorMemory *);
 
 typedef struct Executor Executor;
 

@@ -27,8 +27,9 @@ struct Offload {
     Device *device;
     int64_t layers;
     Slot slot[OFFLOAD_SLOTS];
-    int slots;  /* at most `layers` */
-    Kept *kept; /* [layers] */
+    int slots; /* at most `layers`, if that number is known */
+    Kept *kept;
+    int64_t n_kept;
     /* planned memory is one block; otherwise, a block is added whenever the activations do not fit into the
      * existing blocks */
     HostBlock *blocks;
@@ -46,8 +47,7 @@ Offload *offload_new(Device *d, int64_t layers, OffloadMemory memory) {
     Offload *o = mem_zero(1, sizeof *o);
     o->device = d;
     o->layers = layers;
-    o->slots = layers < OFFLOAD_SLOTS ? (int)layers : OFFLOAD_SLOTS;
-    o->kept = mem_zero((size_t)layers, sizeof *o->kept);
+    o->slots = layers && layers < OFFLOAD_SLOTS ? (int)layers : OFFLOAD_SLOTS;
     for (int i = 0; i < o->slots; i++)
         o->slot[i] = (Slot){space_new(d, "offloaded activation", memory.slot), device_event_new(d), false};
     if (memory.host) add_block(o, memory.host);
@@ -119,11 +119,12 @@ Space *offload_enter(Offload *o, int64_t layer) {
 
 void offload_leave(Offload *o, int64_t layer) {
     Slot *s = slot_of(o, layer);
-    if (layer + OFFLOAD_SLOTS >= o->layers) return;
+    if (o->layers && layer + OFFLOAD_SLOTS >= o->layers) return;
+    if (layer >= o->n_kept) o->kept = mem_grow(o->kept, (size_t)(o->n_kept = layer + 1), sizeof *o->kept);
     /* A layer frees none of its activations, so they are contiguous. */
     o->kept[layer] = host_memory(o, space_used(s->space));
     copy_kept(o, s, &o->kept[layer], true);
-    s->copying = true;
+    s->copying = o->kept[layer].bytes;
 }
 
 void offload_need(Offload *o, int64_t layer) { wait_for(o, slot_of(o, layer)); }
@@ -132,5 +133,5 @@ void offload_finish(Offload *o, int64_t layer) {
     Slot *s = slot_of(o, layer);
     if (layer < OFFLOAD_SLOTS) return;
     copy_kept(o, s, &o->kept[layer - OFFLOAD_SLOTS], false);
-    s->copying = true;
+    s->copying = o->kept[layer - OFFLOAD_SLOTS].bytes;
 }

@@ -39,6 +39,11 @@ void tape_begin(Tape *t, const MicrobatchContext *microbatch) {
 
 void tape_end(Tape *t) {
     if (t->offload) offload_begin(t->offload);
+    for (int m = 0; m < OFFLOAD_MODULES; m++) {
+        if (t->module[m].offload) offload_begin(t->module[m].offload);
+        t->module[m].runs = 0, t->module[m].space = NULL;
+    }
+    t->in_module = false;
     space_reset(t->slot);
     space_reset(t->transient);
     arena_reset(t->arena);
@@ -103,7 +108,9 @@ void tape_output_next(Tape *t) { t->output_next = t->output; }
 
 /* Returns a tensor that exists until the current forward pass is discarded. */
 Tensor *tape_take_kept(Tape *t, DType dtype, int ndim, const int64_t *dim) {
-    if (!t->output_next || t->space != t->slot) return tape_take(t, t->space, dtype, ndim, dim);
+    const Tensor x = tensor_make(NULL, dtype, ndim, dim);
+    Space *space = t->in_module && tensor_count(&x) < t->least ? t->slot : t->space;
+    if (!t->output_next || space != t->slot) return tape_take(t, space, dtype, ndim, dim);
     t->output_next = false;
     return tape_header(t, tensor_make(t->output, dtype, ndim, dim));
 }

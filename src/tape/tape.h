@@ -157,6 +157,13 @@ void tape_offload_to(Tape *, Offload *);
  * all gradients of the layer (NEED_ALL). */
 void tape_offload_begin(Tape *, int64_t layer);
 void tape_offload_end(Tape *, int64_t layer);
+/* Does the same for the activations of one module, if they have at least `least` elements. Between tape_module_begin and
+ * tape_module_end, tensors belong to the module. A module may continue until tape_modules_leave, which the caller must
+ * call after the last op whose backward function reads the module's tensors. Modules inside a block are not offloaded. */
+void tape_offload_module_to(Tape *, OffloadModule, Offload *, int64_t least);
+void tape_module_begin(Tape *, OffloadModule);
+void tape_module_end(Tape *);
+void tape_modules_leave(Tape *);
 /* Sets the gradient of the output y to dy, which has the same shape. Call this function before tape_play. */
 void tape_give(Tape *, Tensor *y, Tensor *dy);
 /* Runs the backward functions of all nodes in reverse order. A DW sweep after a DX sweep reuses the output gradients

@@ -13,12 +13,14 @@ typedef struct Block {
 /* Runs the block with its tensors in the transient space. The caller frees these tensors. */
 static Tensor *run_block(Tape *t, const Block *b, Tensor *x, bool recording) {
     Space *space = t->space;
-    bool outer = t->recording;
+    const bool outer = t->recording, in_module = t->in_module;
     t->space = t->transient;
     t->recording = recording;
+    t->in_module = false;
     Tensor *y = b->fn(t, b->self, x);
     t->space = space;
     t->recording = outer;
+    t->in_module = in_module;
     return y;
 }
 
@@ -172,6 +174,57 @@ void tape_offload_end(Tape *t, int64_t layer) {
     if (!t->recording) return;
     offload_leave(t->offload, layer);
     tape_append(t, NULL, (Call){.attr = &layer}, sizeof layer, play_end);
+}
+
+typedef struct ModuleRun {
+    OffloadModule module;
+    int64_t number;
+} ModuleRun;
+
+static void play_module_left(Tape *t, const Node *n, Need need) {
+    CHECK(need == NEED_ALL, "offloaded activations are available for only one sweep");
+    const ModuleRun *r = n->call.attr;
+    offload_need(t->module[r->module].offload, r->number);
+}
+
+static void play_module_begun(Tape *t, const Node *n, Need need) {
+    (void)need;
+    const ModuleRun *r = n->call.attr;
+    tape_run_postponed(t);
+    offload_finish(t->module[r->module].offload, r->number);
+}
+
+void tape_offload_module_to(Tape *t, OffloadModule m, Offload *o, int64_t least) {
+    t->module[m].offload = o;
+    t->least = least;
+}
+
+void tape_module_begin(Tape *t, OffloadModule m) {
+    const ModuleRun r = {m, t->module[m].runs};
+    if (!t->module[m].offload || t->space != t->slot) return;
+    if (!t->module[m].space) {
+        t->module[m].space = offload_enter(t->module[m].offload, r.number);
+        t->module[m].runs++;
+        if (t->recording) tape_append(t, NULL, (Call){.attr = &r}, sizeof r, play_module_begun);
+    }
+    t->space = t->module[m].space;
+    t->in_module = true;
+}
+
+void tape_module_end(Tape *t) {
+    if (t->in_module) t->space = t->slot;
+    t->in_module = false;
+}
+
+void tape_modules_leave(Tape *t) {
+    for (int m = 0; m < OFFLOAD_MODULES; m++) {
+        if (!t->module[m].space) continue;
+        const ModuleRun r = {(OffloadModule)m, t->module[m].runs - 1};
+        t->module[m].space = NULL;
+        if (!t->recording) continue;
+        offload_leave(t->module[m].offload, r.number);
+        tape_append(t, NULL, (Call){.attr = &r}, sizeof r, play_module_left);
+    }
 }
 
 /* ---- pauses ---- */

@@ -14,7 +14,14 @@ struct Tape {
     Space *slot, *transient;
     /* the space of tape_tensor: the slot, an offloaded layer's space, or the transient space inside a block */
     Space *space;
-    Offload *offload;   /* NULL if nothing is offloaded */
+    Offload *offload; /* NULL if nothing is offloaded */
+    struct {
+        Offload *offload; /* NULL if the module is not offloaded */
+        int64_t runs;     /* number of times that the module has begun in this pass */
+        Space *space;     /* the space of the module's tensors until tape_modules_leave, otherwise NULL */
+    } module[OFFLOAD_MODULES];
+    int64_t least; /* number of elements from which a module's tensor is offloaded */
+    bool in_module;
     Arena *arena;       /* Tensor headers and attributes */
     void *output;       /* memory for the stage's output; NULL means memory in the slot */
     bool output_next;   /* the next tensor in the slot is the stage's output */

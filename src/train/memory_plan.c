@@ -74,7 +74,7 @@ static MemoryPlan plan_of(const Config *c, Comm *comm, const Device *target, dou
     part[MEMORY_inputs] = microbatches_bytes(r->microbatches);
     part[MEMORY_scratch] = r->run.device->scratch;
     part[MEMORY_snapshot] = c->save && c->async_save ? trainer_save_bytes(r) : 0;
-    part[MEMORY_offloaded] = plan.unit.offload.host;
+    part[MEMORY_offloaded] = executor_host_bytes(&plan.unit);
     part[MEMORY_offloaded_state] =
         registry_offloaded_bytes(all, FLAT_MASTERS) + optim_offloaded_bytes(r->optimizer);
     if (notes) plan_communicators(r, target, comm, &plan);

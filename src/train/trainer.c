@@ -195,7 +195,10 @@ Trainer *trainer_new(const Config *c, const MemoryPlan *plan, Comm *comm, Device
     ExecutorMemory memory = plan ? plan->unit : (ExecutorMemory){0};
     /* Experts with unequal shares of the tokens need more memory than planned, so only the host memory has a
      * planned size. */
-    if (plan && plan->balanced) memory = (ExecutorMemory){.offload.host = memory.offload.host};
+    if (plan && plan->balanced) {
+        memory.slot = memory.transient = memory.offload.slot = 0;
+        for (int i = 0; i < OFFLOAD_MODULES; i++) memory.module[i].slot = 0;
+    }
     return assemble(c, comm, device, memory);
 }
 

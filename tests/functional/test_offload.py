@@ -1,4 +1,4 @@
-"""Offloading activations to host memory (--cpu-offloading-num-layers) leaves runs bitwise equal: in every lane, with
+"""Offloading activations of layers or modules to host memory leaves runs bitwise equal: in every lane, with
 dropout, experts and several ranks, with an evaluation between steps, and with CUDA graphs. The plan predicts their
 memory, on a GPU to within 3 %."""
 import re
@@ -8,6 +8,7 @@ from harness import *
 LAYERS = 6
 data = [*corpus()[:2], "--split", "80,20,0", "--num-layers", LAYERS, "--eval-interval", 5, "--eval-iters", 1]
 EXPERTS = ["--num-experts", 4, "--disable-bias-linear", "--moe-aux-loss-coeff", 0.01, "--moe-z-loss-coeff", 0.01]
+MODULES = ["attn_norm", "mlp_norm", "qkv_linear", "core_attn"]
 RUNS = {
     "fp64": ["--fp64"],
     "bf16": ["--bf16", "--micro-batch-size", 1],
@@ -15,6 +16,7 @@ RUNS = {
     "unfused": ["--attention-backend", "unfused", "--reset-position-ids", "--reset-attention-mask"],
     "learned": ["--position-embedding-type", "learned_absolute", "--normalization", "LayerNorm",
                 "--activation", "gelu"],
+    "shared norm": ["--parallel-residual", "one-norm"],
     "experts": [*EXPERTS, "--moe-layer-freq", "[0,1,0,1,1,1]"],
     "exact": ["--lane", "exact"],
     "tensor parallel": ["--ranks", 2, "--tensor-model-parallel-size", 2, "--sequence-parallel"],
@@ -61,6 +63,15 @@ for name, options in RUNS.items():
         # With dropless experts on several ranks, the plan assumes balanced loads.
         assert ("(at most" in said) == (name == "dropless over ranks"), f"{name}, {n} layers offloaded: {said}"
         assert (host or 0) > 0 if n > 2 else host is None, f"{name}, {n} layers offloaded: {host} MiB on the host"
+    for recomputed in ([], ["layernorm", "moe_act"])[:2 if name == "experts" else 1]:
+        recomputes = ["--recompute-granularity", "selective", "--recompute-modules", *recomputed] if recomputed else []
+        other, got, device, host, _ = run(f"{name}, modules, {recomputed} recomputed", *options, *recomputes,
+                                          "--fine-grained-activation-offloading", "--min-offloaded-tensor-size", 0,
+                                          "--offload-modules", *MODULES,
+                                          *(["expert_fc1", "moe_act"] if "--num-experts" in options else []))
+        assert got == want, f"{name}, modules offloaded, {recomputed} recomputed: {got}, not {want}"
+        assert_same_bytes(save, other, 12, f"{name}, modules offloaded, {recomputed} recomputed")
+        assert host and device < plain, f"{name}, modules offloaded: {plain} MiB before, {device} and {host} MiB"
     print(f"{name}: the same bits with offloaded activations")
 
 # Sizes that are large compared with CUDA's rounding of allocations: 5 of 8 layers of 0.6 GB are offloaded.

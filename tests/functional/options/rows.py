@@ -110,6 +110,8 @@ witnessed("qk_layernorm_after_rope", "--qk-layernorm --qk-layernorm-after-rope -
           layouts=(ONE, "--ranks 4 --tensor-model-parallel-size 4", STAGES), families=NOT_T5)
 # One layer has no rotation.
 MIXED = "--num-layers 3 --position-embedding-type rope --rotary-interleaved --no-rope-freq 3 "
+OFFLOADED = ("--fine-grained-activation-offloading --min-offloaded-tensor-size 0"
+             " --offload-modules attn_norm mlp_norm qkv_linear core_attn")
 SELECTED = "--ranks 2 --recompute-granularity selective"
 witnessed("qk_l2_norm norm_epsilon", "--qk-l2-norm --norm-epsilon 1e-2", families=NOT_T5)
 witnessed("qk_l2_norm", MIXED + "--qk-l2-norm", families=GPT, layouts=(ONE, CUT, SELECTED))
@@ -138,7 +140,7 @@ LONGER = "--rotary-scaling-factor 3 --yarn-original-max-position-embeddings 40 -
 witnessed("multi_latent_attention kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim rope_type", families=GPT,
           layouts=LAYOUTS,
           words=LATENT + "--rope-type rope --rotary-percent 0.5 --rotary-scaling-factor 3")
-witnessed("q_lora_rank qk_layernorm latent_norm_epsilon", families=GPT, layouts=(*LAYOUTS, RING, GATHER),
+witnessed("q_lora_rank qk_layernorm latent_norm_epsilon", families=GPT, layouts=(*LAYOUTS, RING, GATHER, OFFLOADED),
           words=LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm --latent-norm-epsilon 1e-2 --normalization RMSNorm"
                                   " --attention-dropout 0.2")
 witnessed("mla_rotary_interleaved", LATENT + LONGER + "--no-mla-rotary-interleaved", families=GPT, layouts=(ONE,))
@@ -566,7 +568,8 @@ witnessed("dataloader_type data_sharding", BLEND + " --no-data-sharding", layout
 RECOMPUTED = "--recompute-granularity full --recompute-num-layers 1 --recompute-method "
 LAID_OUT = (
     ONE, f"{RECOMPUTED} uniform", f"{RECOMPUTED} block", "--recompute-granularity selective --recompute-modules core_attn mlp",
-    "--cpu-offloading-num-layers 2", "--cpu-threads 2", "--ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads",
+    "--cpu-offloading-num-layers 2", OFFLOADED, "--cpu-threads 2",
+    "--ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads",
     "--ranks 2 --use-megatron-fsdp", "--ranks 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-num-buckets 3",
     "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule gpipe", "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble",
     "--ranks 2 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",

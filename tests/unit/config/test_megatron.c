@@ -25,9 +25,8 @@ static const char *const NOTED[][2] = {
      "--recompute-modules gdp_qkv and --recompute-modules mhc have no effect: Only core_attn"},
     {"--optimizer-cpu-offload --no-pin-cpu-grads",
      "--no-pin-cpu-grads has no effect: --optimizer-cpu-offload uses"},
-    {"--distribute-saved-activations --fine-grained-activation-offloading",
-     "--distribute-saved-activations and --fine-grained-activation-offloading have no effect: To save "
-     "memory"},
+    {"--distribute-saved-activations --activation-offload-fraction 1",
+     "--distribute-saved-activations and --activation-offload-fraction have no effect: To save memory"},
     {"--moe-layer-recompute", "--moe-layer-recompute has no effect: To save memory"},
     {"--moe-token-dispatcher-type flex", "--moe-token-dispatcher-type flex is treated as alltoall"},
     {"--position-embedding-type rope --no-position-embedding", "--no-position-embedding has no effect"},

@@ -38,6 +38,8 @@ static const char *problems(Arena *arena, unsigned checks, const char *line) {
 #define EXPERTS "--num-experts 8 --disable-bias-linear"
 #define CONTEXT "--context-parallel-size 4"
 
+#define FINE "--fine-grained-activation-offloading --offload-modules "
+
 /* Command lines that each break a rule, and the end of the expected message, which contains the remedy. */
 static const char *const GPT[][2] = {
     {"--tensor-model-parallel-size 9000000000000000000 --pipeline-model-parallel-size 9000000000000000000 "
@@ -374,6 +376,18 @@ static const char *const GPT[][2] = {
     {"--recompute-modules mlp", "needs --recompute-granularity selective, not none"},
     {"--cpu-offloading", "set --cpu-offloading-num-layers"},
     {"--cpu-offloading-num-layers 2", "less than --num-layers 2"},
+    {FINE "core_attn --recompute-granularity full --recompute-method block --recompute-num-layers 1",
+     "--recompute-granularity full discards: remove one of them"},
+    {FINE "core_attn --cpu-offloading-num-layers 1",
+     "which offloads all activations of a layer: remove one of them"},
+    {"--fine-grained-activation-offloading", "alone offloads nothing: set --offload-modules"},
+    {FINE "mlp", "qkv_linear, core_attn, attn_proj, expert_fc1 or moe_act"},
+    {FINE "attn_proj", "whose backward pass also reads the input of attn_proj"},
+    {FINE "moe_act --num-experts 2 --recompute-granularity selective --recompute-modules moe",
+     "would offload: remove expert_fc1 and moe_act"},
+    {FINE "core_attn --ranks 2 --pipeline-model-parallel-size 2",
+     "and --interleaved-microbatches 1, not 2 and 1"},
+    {FINE "core_attn --pipeline-schedule gpipe", "it needs --pipeline-schedule 1f1b, not gpipe"},
     {"--cpu-offloading-num-layers 1 --recompute-activations",
      "--recompute-granularity selective discards: remove one of them"},
     {"--cpu-offloading-num-layers 1 --pipeline-model-parallel-size 2",

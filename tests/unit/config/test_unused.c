@@ -373,6 +373,11 @@ static const Need NEEDS_ROWS[] = {
      {TENSOR "--first-last-layers-bf16 ", GPT "--first-last-layers-bf16=false "},
      {TENSOR, GPT}},
     {IN_MODEL,
+     "--fine-grained-activation-offloading",
+     "--offload-modules core_attn --min-offloaded-tensor-size 5",
+     {GPT "--fine-grained-activation-offloading --offload-modules mlp_norm "},
+     {GPT}},
+    {IN_MODEL,
      "--optimizer-cpu-offload",
      "--optimizer-offload-fraction 0.5 --overlap-cpu-optimizer-d2h-h2d",
      {GPT "--optimizer-cpu-offload "},
@@ -622,6 +627,7 @@ typedef struct Idle {
 #define SCHEDULED  GPT "--load x --use-checkpoint-opt_param-scheduler "
 
 #define SELECTED     GPT "--recompute-granularity selective --recompute-modules "
+#define FINE         GPT "--fine-grained-activation-offloading --offload-modules "
 #define SHARED_AGAIN SELECTED "shared_experts "
 #define SHARED       EXPERTS "--moe-shared-expert-intermediate-size 8 "
 
@@ -643,6 +649,21 @@ static const Idle IDLE_ROWS[] = {
      " with --norm-placement post, because it recomputes the norms before branches.",
      {SELECTED "layernorm ", SELECTED "layernorm --norm-placement sandwich ", GPT "--norm-placement post "},
      {SELECTED "layernorm --norm-placement post "}},
+    {IN_MODEL,
+     "--offload-modules attn_proj",
+     ": core_attn includes the input of attn_proj.",
+     {FINE "core_attn "},
+     {FINE "core_attn attn_proj "}},
+    {IN_MODEL,
+     "--offload-modules expert_fc1 and moe_act",
+     " unless the model has experts.",
+     {FINE "core_attn ", FINE "expert_fc1 moe_act --num-experts 4 "},
+     {FINE "expert_fc1 ", FINE "moe_act "}},
+    {IN_MODEL,
+     "--offload-modules qkv_linear",
+     " with --recompute-modules layernorm, which discards the same tensor.",
+     {FINE "qkv_linear ", FINE "attn_norm --recompute-granularity selective --recompute-modules layernorm "},
+     {FINE "qkv_linear --recompute-granularity selective --recompute-modules layernorm "}},
     {TRAIN, "--no-save-rng", NO_STATE, {GPT, GPT "--no-save-rng=false "}, {GPT "--no-save-rng "}},
     {TRAIN, "--no-load-rng", NO_STATE, {GPT, GPT "--no-load-rng=false "}, {GPT "--no-load-rng "}},
     {TRAIN, "--no-mmap-bin-files", ": .bin files are always mapped.", {GPT}, {GPT "--no-mmap-bin-files "}},

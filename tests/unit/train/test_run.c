@@ -80,6 +80,8 @@ TEST(the_plan_is_what_the_run_takes) {
         "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
         "--cpu-offloading-num-layers 2",
         "--bf16 --optimizer-cpu-offload --optimizer-offload-fraction 0.5",
+        "--fine-grained-activation-offloading --offload-modules attn_norm qkv_linear core_attn mlp_norm "
+        "--min-offloaded-tensor-size 100",
     };
     for (size_t k = 0; k < 2 * sizeof WORDS / sizeof *WORDS; k++) {
         Setup *s =
@@ -93,8 +95,10 @@ TEST(the_plan_is_what_the_run_takes) {
         trainer_evaluate(r, &b, sum); /* an evaluation must not need more memory */
         batch_free(&b);
         const ExecutorMemory peak = executor_peak(r->executor);
-        assert_int_equal(peak.slot + OFFLOAD_SLOTS * peak.offload.slot, plan.part[MEMORY_slots]);
-        assert_int_equal(peak.offload.host, plan.part[MEMORY_offloaded]);
+        size_t slots = OFFLOAD_SLOTS * peak.offload.slot;
+        for (int m = 0; m < OFFLOAD_MODULES; m++) slots += OFFLOAD_SLOTS * peak.module[m].slot;
+        assert_int_equal(peak.slot + slots, plan.part[MEMORY_slots]);
+        assert_int_equal(executor_host_bytes(&peak), plan.part[MEMORY_offloaded]);
         assert_int_equal(peak.transient, plan.part[MEMORY_transient]);
         assert_int_equal(registry_bytes(r->run.model->registry) + optim_bytes(r->optimizer),
                          memory_plan_state(&plan));
@@ -132,6 +136,44 @@ TEST(recomputing_shared_experts_takes_less) {
         setup_free(s);
     }
     assert_true(taken[1] < taken[0]);
+}
+
+/* In fp32, with the slots of three layers. An offloaded tensor is on the host instead of the device, but each module has
+ * two slots. A tensor with fewer elements than the minimum stays. */
+TEST(offloaded_modules_are_in_the_hosts_memory) {
+    enum { SEQ = 64, MICRO = 4, HIDDEN = 64, FFN = 128, TOKENS = SEQ * MICRO, LAYERS = 3 };
+    const size_t x = TOKENS * HIDDEN * 4, factors = TOKENS * 4;
+    const struct {
+        const char *modules;
+        int64_t least;
+        size_t tensor, layers;
+    } ROWS[] = {
+        {"attn_norm", 0, x, LAYERS - 1}, /* the first layer's input is the embedding's output */
+        {"mlp_norm", TOKENS * HIDDEN, x, LAYERS},
+        {"mlp_norm", TOKENS * HIDDEN + 1, 0, LAYERS},
+        {"qkv_linear", 0, x + 2 * factors, LAYERS},
+        {"qkv_linear", TOKENS + 1, x, LAYERS},
+        {"core_attn", TOKENS * HIDDEN, 4 * x, LAYERS},  /* qkv and the output */
+        {"expert_fc1", TOKENS * HIDDEN, 2 * x, LAYERS}, /* each token has two experts */
+        {"moe_act", TOKENS * FFN, 2 * TOKENS * FFN * 4, LAYERS},
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        MemoryPlan plan[2];
+        for (int k = 0; k < 2; k++) {
+            Setup *s = setup_new(
+                "--num-layers 3 --hidden-size 64 --seq-length 64 --micro-batch-size 4 --num-experts 4 "
+                "--moe-router-topk 2 --moe-ffn-hidden-size 128 --disable-bias-linear --squared-relu "
+                "--hidden-dropout 0 --attention-dropout 0 --offload-modules %s "
+                "--min-offloaded-tensor-size %lld %s",
+                ROWS[i].modules, (long long)ROWS[i].least, k ? "--fine-grained-activation-offloading" : "");
+            plan[k] = memory_plan_new(&s->config, NULL, NULL);
+            setup_free(s);
+        }
+        assert_int_equal(plan[1].part[MEMORY_offloaded], ROWS[i].layers * ROWS[i].tensor);
+        assert_int_equal(plan[0].part[MEMORY_slots] - plan[1].part[MEMORY_slots],
+                         ROWS[i].layers * ROWS[i].tensor - OFFLOAD_SLOTS * ROWS[i].tensor);
+        assert_true(plan[1].part[MEMORY_transient] == plan[0].part[MEMORY_transient]);
+    }
 }
 
 static size_t slot_of_run(const char *modules) {
