@@ -202,6 +202,10 @@ static bool is_open(const Safetensors *s, const char *name) {
     return false;
 }
 
+void safetensors_sort(Safetensors *s) {
+    if (s->count) qsort(s->tensors, (size_t)s->count, sizeof *s->tensors, by_name);
+}
+
 /* Opens the files that the index {"weight_map": {tensor: file}} lists. They must contain exactly the tensors in the
  * index. */
 static Err open_mapped(Safetensors *s, const char *path, const json_t *map) {
@@ -218,7 +222,7 @@ static Err open_mapped(Safetensors *s, const char *path, const json_t *map) {
         ERR_RETURN(open_one(
             s, arena_printf(s->arena, "%.*s%s", slash ? (int)(slash - path + 1) : 0, path, file), file));
     }
-    qsort(s->tensors, (size_t)s->count, sizeof *s->tensors, by_name);
+    safetensors_sort(s);
     json_object_foreach((json_t *)map, tensor, value) {
         if (!safetensors_find(s, tensor))
             return err_user("'%s' lists tensor %s, but no file contains it; download the folder again", path,
@@ -267,7 +271,7 @@ Err safetensors_open(const char *path, Safetensors **out) {
     s->arena = arena_new();
     s->path = arena_printf(s->arena, "%s", path);
     Err e = open_path(s, path);
-    if (s->count) qsort(s->tensors, (size_t)s->count, sizeof *s->tensors, by_name);
+    safetensors_sort(s);
     for (int64_t i = 1; i < s->count && !e.code; i++)
         if (!by_name(&s->tensors[i - 1], &s->tensors[i]))
             e = err_user("'%s': two files contain tensor %s; download the folder again", path,

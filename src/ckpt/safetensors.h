@@ -35,6 +35,8 @@ typedef struct Safetensors {
  * After an error, *out is NULL. */
 Err safetensors_open(const char *path, Safetensors **out);
 void safetensors_close(Safetensors *);
+/* Sorts the tensors by name. Call this function after you change `tensors`. */
+void safetensors_sort(Safetensors *);
 /* Returns the tensor with this name, or NULL if there is none. */
 const Tensor *safetensors_find(const Safetensors *, const char *name);
 /* Returns the name that the file uses for a tensor's dtype. safetensors_find must have returned the tensor. */

@@ -163,11 +163,21 @@ static Err read_weights(const Job *j, const Safetensors *file, const Model *m) {
     return e;
 }
 
+static void keep_language_model(Safetensors *file) {
+    HfProblem left = {0};
+    Str note = {0};
+    hf_keep_language_model(file, &left);
+    hf_problem_report(&note, &left, "omitted");
+    if (note.len) fprintf(stderr, "note: only the language model is imported; tensors: %s\n", note.s);
+    str_free(&note);
+}
+
 static Err import_model(Job *j, const Ckpt *none) {
     (void)none;
     Safetensors *file;
     if (j->setup.config.save) ERR_RETURN(check_save_folder(j->setup.config.save, j->options.overwrite));
     ERR_RETURN(safetensors_open(j->options.from_hf, &file));
+    if (j->setup.config.given[OPTION_hf_model_type] == j->args.line) keep_language_model(file);
     const int64_t depths = j->setup.config.mtp_num_layers;
     hf_config_fit(&j->setup.config, file);
     if (j->setup.config.mtp_num_layers != depths)
@@ -239,7 +249,7 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
     char *path = arena_printf(j->setup.arena, "%s/config.json", dir);
     Str conf = {0};
     Err e = check_hf_folder(dir, j->setup.arena);
-    if (!e.code) e = hf_config_import(path, &conf);
+    if (!e.code) e = hf_config_import(path, j->setup.config.hf_model_type, &conf);
     if (!e.code) {
         const Config *c = &j->setup.config;
         Config alone = {0}; /* only the options from config.json */

@@ -511,6 +511,30 @@ assert "cannot be exported as gpt2" in said and not (WORK / "odd-saved").exists(
 said = pretrain(corpus(), WORK / "odd-saved", "--train-iters", 3, "--hf-model-type", "gpt2", expect=2)
 assert "cannot be exported as gpt2" in said and not (WORK / "odd-saved").exists(), said
 
+# ---- models with a vision tower, of which only the language model can be imported ----
+
+for name, kind, tied in (("qwen3_5", "qwen3_5_text", False), ("qwen3_5_moe", "qwen3_5_moe_text", False),
+                         ("gemma3", "gemma3_text", True), ("llama4", "llama4_text", False),
+                         ("mistral3", "mistral", True)):
+    whole, imported, usual = DATA / f"nested-{name}", WORK / f"nested-{name}", WORK / f"usual-{name}"
+    text = ["--check", whole / "reference.safetensors", "--hf-model-type", kind]
+    for wrong in (text[:2], [*text[:3], "qwen2"]):
+        said = convert("--from-hf", whole, *wrong, expect=2)
+        assert f'model_type is "{name}", which has a vision tower' in said and f"--hf-model-type {kind}" in said, said
+    shutil.copytree(whole, usual)
+    outer = json.loads((whole / "config.json").read_text())
+    is_tied = outer.pop("tie_word_embeddings")
+    outer["text_config"] |= {"eos_token_id": 5}
+    (usual / "config.json").write_text(json.dumps(outer))
+    said = convert("--from-hf", usual, "--save", imported, *text, expect=0 if is_tied == tied else 2)
+    if is_tied != tied:  # the default of the outer tie_word_embeddings
+        assert "lm_head.weight" in said, said
+        continue
+    assert "note: only the language model is imported; tensors: " in said and "language_model" not in said, said
+    convert("--load", imported, "--to-hf", WORK / f"text-{name}", "--check", text[1])
+    outer = json.loads((WORK / f"text-{name}" / "config.json").read_text())
+    assert outer["model_type"] == kind and outer["eos_token_id"] == 5, outer
+
 # ---- values that a dtype cannot represent ----
 
 

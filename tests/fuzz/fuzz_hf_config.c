@@ -32,7 +32,7 @@ static void check_reads_back(const Str *json, const Config *config) {
 bool fuzz_one(const uint8_t *bytes, size_t n) {
     char *path = fuzz_file("config.json", bytes, n);
     Str conf = {0}, json = {0};
-    bool ok = fuzz_ok(hf_config_import(path, &conf));
+    bool ok = fuzz_ok(hf_config_import(path, HF_TYPES, &conf));
     if (ok) {
         char *conf_path = fuzz_file("run.conf", conf.s ? conf.s : "", conf.len);
         Arena *arena = arena_new();

@@ -121,12 +121,43 @@ def make_models():
         model = float64.kind(config).from_config(config) if name == "t5-tied" else float64.make(config)
         for part, p in model.named_parameters() if kind == "t5" else ():
             torch.nn.init.normal_(p, float("layer_norm" in part), 0.7)
-        model.to(torch.bfloat16).save_pretrained(OUT / name)
-        (OUT / name / "generation_config.json").unlink()
-        subprocess.run([sys.executable, HERE / "hf_logits.py", OUT / name, OUT / name / "reference.safetensors",
-                        "--length", "24", "--samples", str(samples)], check=True)
-        for file in (OUT / name).iterdir():
-            file.chmod(0o644)
+        save(model.to(torch.bfloat16), OUT / name, samples)
+
+
+def make_nested():
+    """Writes language models with a vision tower, whose config.json is nested."""
+    text = SIZES | {"hidden_size": 16, "intermediate_size": 20, "num_attention_heads": 4, "num_key_value_heads": 2,
+                    "head_dim": 8, "vocab_size": 37, "max_position_embeddings": 40, "initializer_range": 0.4}
+    linear = text | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6,
+                     "linear_value_head_dim": 5, "layer_types": ["linear_attention", "full_attention"],
+                     "num_hidden_layers": 2}
+    experts = linear | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 6,
+                        "shared_expert_intermediate_size": 6}
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "image_size": 4, "patch_size": 2}
+    qwen = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "out_hidden_size": 16,
+            "patch_size": 2, "num_position_embeddings": 4}
+    llama = small | {"vision_output_dim": 8, "projector_input_dim": 8, "projector_output_dim": 8}
+    for name, kind, vision, text, keys in (
+            ("qwen3_5", "Qwen3_5", qwen, linear, {}),
+            ("qwen3_5_moe", "Qwen3_5Moe", qwen, experts, {"tie_word_embeddings": True}),
+            ("gemma3", "Gemma3", small, text | {"sliding_window": 5}, {"mm_tokens_per_image": 1}),
+            ("llama4", "Llama4", llama, text | {"num_local_experts": 2, "intermediate_size_mlp": 20}, {}),
+            ("mistral3", "Mistral3", small | {"model_type": "pixtral", "head_dim": 4}, text | {"model_type": "mistral"},
+             {})):
+        torch.manual_seed(1)
+        config = transformers.AutoConfig.for_model(name, text_config=text, vision_config=vision, **keys)
+        model = getattr(transformers, f"{kind}ForConditionalGeneration")._from_config(config)
+        save(model.to(torch.bfloat16), OUT / f"nested-{name}", 2)
+
+
+def save(model, folder, samples):
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink()
+    subprocess.run([sys.executable, HERE / "hf_logits.py", folder, folder / "reference.safetensors",
+                    "--length", "24", "--samples", str(samples)], check=True)
+    for file in folder.iterdir():
+        file.chmod(0o644)
 
 
 def round_trip(program):
@@ -195,6 +226,7 @@ def main(a):
     tensors.write(OUT / "logits.safetensors", {n: ("F64", x.shape, x.tobytes()) for n, x in logits.items()}, {})
     if not only:
         make_models()
+        make_nested()
 
 
 command.run(main)

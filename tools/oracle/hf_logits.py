@@ -52,11 +52,12 @@ def main(args):
         raise Failed(f"'{args.model}' is no model folder: it has no config.json")
     transformers.utils.logging.disable_progress_bar()
     model, weights = float64.load(args.model)
-    room = getattr(model.config, "max_position_embeddings", 512)
+    config = model.config if model.config.is_encoder_decoder else model.config.get_text_config()
+    room = getattr(config, "max_position_embeddings", 512)
     length = args.length or min(32, room)
     if length > room:
         raise Failed(f"--length {length} is more than the {room} positions of the model")
-    window = getattr(model.config, "sliding_window", None)
+    window = getattr(config, "sliding_window", None)
     if window and window >= length:
         print(f"note: {length} tokens do not reach beyond the sliding window of {window}: give a longer --length to "
               f"test it")
@@ -67,7 +68,7 @@ def main(args):
             raise Failed(f"the two most likely tokens of a position differ by {margin:g}: rounding may choose. Try "
                          f"another --seed")
     else:
-        tokens = torch.randint(model.config.vocab_size, (args.samples, length), generator=random)
+        tokens = torch.randint(config.vocab_size, (args.samples, length), generator=random)
         if "roberta" in model.config.model_type:  # RoBERTa does not count the positions of padding
             tokens[tokens == model.config.pad_token_id] = model.config.pad_token_id + 1
         found = {"tokens": tokens, "logits": float64.logits(model, tokens)}
@@ -79,7 +80,7 @@ def main(args):
         "config_sha256": hashlib.sha256((args.model / "config.json").read_bytes()).hexdigest(),
     }
     safetensors.torch.save_file({name: x.contiguous() for name, x in found.items()}, args.out, metadata)
-    print(f"{args.out}: {args.samples} samples of {length} tokens, vocabulary {model.config.vocab_size}, weights "
+    print(f"{args.out}: {args.samples} samples of {length} tokens, vocabulary {config.vocab_size}, weights "
           f"{weights}")
 
 

@@ -11,6 +11,8 @@
 #include "ckpt/hf/form.h"
 #include "ckpt/hf/quantized.h"
 
+static const char TIED[] = "tie_word_embeddings";
+
 /* ---- import ---- */
 
 static Err check_quantization(const char *path, const json_t *quantized) {
@@ -85,12 +87,47 @@ static Err refuse_type(HfReader *r, const char *name) {
     return r->err;
 }
 
-static Err import_root(HfReader *r) {
+/* Types with a vision tower. Their config.json contains the configuration of a language model. The outer
+ * tie_word_embeddings, whose default is `tied`, replaces the inner one. */
+static const struct {
+    const char *name;
+    bool tied;
+} NESTED[] = {
+    {"gemma3", true}, {"llama4", false}, {"mistral3", true}, {"qwen3_5", false}, {"qwen3_5_moe", false}};
+
+/* Continues with the configuration of the language model, if its type is `wanted`. Returns the type, or NULL if the file
+ * is refused. */
+static const HfType *enter_language_model(HfReader *r, const char *name, HfModelType wanted) {
+    json_t *text = json_object_get(r->root, "text_config"), *tied = json_object_get(r->root, TIED);
+    const char *inner = json_string_value(json_object_get(text, "model_type"));
+    const HfType *type = hf_type_find(inner ? inner : "");
+    size_t i = 0;
+    while (i < sizeof NESTED / sizeof *NESTED && (!name || strcmp(NESTED[i].name, name))) i++;
+    if (i == sizeof NESTED / sizeof *NESTED || !type) return refuse_type(r, name), NULL;
+    if (wanted == HF_TYPES || type != &HF_TYPE[wanted]) {
+        char *why =
+            mem_printf("which has a vision tower, and Isotron has no vision models; to import only the "
+                       "language model, add --hf-model-type %s",
+                       type->name);
+        hf_refuse(r, "model_type", why);
+        free(why);
+        return NULL;
+    }
+    if (tied)
+        json_object_set(text, TIED, tied);
+    else
+        json_object_set_new(text, TIED, json_boolean(NESTED[i].tied));
+    r->root = text;
+    return type;
+}
+
+static Err import_root(HfReader *r, HfModelType wanted) {
     if (!json_is_object(r->root)) return err_user("'%s' is not a JSON object; download it again", r->path);
     ERR_RETURN(check_quantization(r->path, json_object_get(r->root, "quantization_config")));
     const char *name = json_string_value(json_object_get(r->root, "model_type"));
     const HfType *type = hf_type_find(name ? name : "");
-    if (!type) return refuse_type(r, name);
+    if (!type) type = enter_language_model(r, name, wanted);
+    if (!type) return r->err;
     const HfRow *rows[HF_MOST_ROWS];
     r->rows = rows, r->num_rows = hf_type_rows(type, rows);
     hf_set_text(r, OPTION_hf_model_type, type->name);
@@ -101,13 +138,13 @@ static Err import_root(HfReader *r) {
     return r->err;
 }
 
-static Err import_text(const char *path, const Str *text, Str *conf) {
+static Err import_text(const char *path, const Str *text, HfModelType wanted, Str *conf) {
     json_error_t where;
     json_t *root = json_loadb(text->s, text->len, JSON_REJECT_DUPLICATES, &where);
     HfReader r = {.root = root, .path = path, .out = conf};
     Err e = ERR_OK;
     if (root)
-        e = import_root(&r);
+        e = import_root(&r, wanted);
     else if (json_error_code(&where) == json_error_stack_overflow)
         e = err_user("'%s' is nested too deeply for a model's configuration; download it again", path);
     else
@@ -117,11 +154,11 @@ static Err import_text(const char *path, const Str *text, Str *conf) {
     return e;
 }
 
-Err hf_config_import(const char *path, Str *conf) {
+Err hf_config_import(const char *path, HfModelType wanted, Str *conf) {
     Str text = {0};
     Err e = file_read(path, &text);
     json_text_numbers(&text);
-    if (!e.code) e = import_text(path, &text, conf);
+    if (!e.code) e = import_text(path, &text, wanted, conf);
     str_free(&text);
     return e;
 }
@@ -170,7 +207,7 @@ static Err read_text_back(const char *path, const Str *text, const Config *c, St
     Config config = {0};
     Arena *arena = arena_new();
     *differences = INT_MAX;
-    Err e = import_text(path, text, &conf);
+    Err e = import_text(path, text, HF_TYPES, &conf);
     if (!e.code) e = hf_config_parse(path, &conf, arena, &config);
     if (!e.code) config_finish(&config, arena, 0);
     if (!e.code) e = hf_config_compare(c, &config, notes, differences);

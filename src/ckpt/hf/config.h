@@ -10,9 +10,10 @@
 #include "ckpt/hf/tensors.h"
 #include "config/config.h"
 
-/* Appends the model's options as `name = value` lines. If a feature is not supported, returns an error that
- * names the key. */
-Err hf_config_import(const char *path, Str *conf);
+/* Appends the model's options as `name = value` lines. If a feature is not supported, returns an error that names the
+ * key. A model with a vision tower is an error unless `wanted` is the type of its language model, whose options are then
+ * appended. HF_TYPES: only the whole model is wanted. */
+Err hf_config_import(const char *path, HfModelType wanted, Str *conf);
 /* Sets the options that hf_config_import has read from `path`. If the options are invalid for any model, the error
  * names the file. */
 Err hf_config_parse(const char *path, const Str *conf, Arena *, Config *);

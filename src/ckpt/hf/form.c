@@ -206,6 +206,10 @@ static void required_read(HfReader *r, const HfRow *row) {
     if (hf_get_flag(r, NULL, row->key, value) != value) hf_refuse(r, row->key, "which is not supported");
 }
 
+static void zero_read(HfReader *r, const HfRow *row) {
+    if (hf_get_real(r, NULL, row->key, 0) > 0) hf_refuse(r, row->key, row->word);
+}
+
 static void must_read(HfReader *r, const HfRow *row) {
     const bool value = row->fallback != 0;
     if (hf_get_flag(r, NULL, row->key, !value) != value) hf_refuse(r, row->key, "which is not supported");
@@ -245,5 +249,6 @@ const HfForm hf_form_value = {hf_value_read, hf_value_write},
              hf_form_known_token = {NULL, known_token_write}, hf_form_fixed = {fixed_read, NULL},
              hf_form_lacking = {fixed_read, NULL}, hf_form_required = {required_read, NULL},
              hf_form_stated = {required_read, stated_write}, hf_form_must = {must_read, stated_write},
-             hf_form_refused = {refused_read, NULL}, hf_form_alias = {alias_read, NULL},
-             hf_form_synonym = {synonym_read, NULL}, hf_form_number = {number_read, number_write};
+             hf_form_refused = {refused_read, NULL}, hf_form_zero = {zero_read, NULL},
+             hf_form_alias = {alias_read, NULL}, hf_form_synonym = {synonym_read, NULL},
+             hf_form_number = {number_read, number_write};

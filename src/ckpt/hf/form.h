@@ -56,7 +56,7 @@ typedef enum HfWindows {
 
 extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text, hf_form_token,
     hf_form_known_token, hf_form_fixed, hf_form_lacking, hf_form_required, hf_form_stated, hf_form_must,
-    hf_form_refused, hf_form_alias, hf_form_synonym, hf_form_number;
+    hf_form_refused, hf_form_zero, hf_form_alias, hf_form_synonym, hf_form_number;
 /* Forms for heads, sizes, activations, scores and biases. */
 extern const HfForm hf_form_count, hf_form_query_groups, hf_form_own_keys, hf_form_nullable, hf_form_only,
     hf_form_head_size, hf_form_head_size_is_usual, hf_form_hidden_size_divides, hf_form_heads_fill_hidden,

@@ -551,6 +551,25 @@ Err hf_check(const Safetensors *s, const HfMap *m) {
     return report(s->path, problem, headless);
 }
 
+void hf_keep_language_model(Safetensors *s, HfProblem *left) {
+    static const char PART[] = "language_model.";
+    const char *part = NULL;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < s->count && !part; i++) part = strstr(s->tensors[i].name, PART);
+    for (int64_t i = 0; i < s->count && part; i++) {
+        SafeTensor t = s->tensors[i];
+        const char *at = strstr(t.name, PART);
+        if (at) t.name = arena_printf(s->arena, "%.*s%s", (int)(at - t.name), t.name, at + strlen(PART));
+        if (at || !strncmp(t.name, "lm_head.", 8) || !strncmp(t.name, "mtp.", 4))
+            s->tensors[kept++] = t;
+        else
+            hf_problem_add(left, t.name, "");
+    }
+    if (!part) return;
+    s->count = kept;
+    safetensors_sort(s);
+}
+
 Err hf_match(const Safetensors *s, const Registry *r, const HfSource *source, HfMap *out) {
     HfFamily family;
     *out = (HfMap){0};

@@ -4,6 +4,7 @@
  * and linear_fc1 in Megatron-LM. */
 #pragma once
 
+#include "ckpt/hf/problems.h"
 #include "ckpt/safetensors.h"
 #include "param/param.h"
 
@@ -90,6 +91,9 @@ void hf_scatter(const HfTensor *, const void *hf, DType hf_type, Device *, void 
 /* Checks the tensors in a file without allocating parameters. The error lists all tensors that are missing or
  * unexpected, or whose shape or type is wrong. */
 Err hf_check(const Safetensors *, const HfMap *);
+/* If the names contain "language_model.", removes this part of them, and all tensors that do not belong to the language
+ * model. Adds the names of the removed tensors to `left`. */
+void hf_keep_language_model(Safetensors *, HfProblem *left);
 /* The expected family of a weight file, and whether heads that the file lacks are initialized. */
 typedef struct HfSource {
     HfFamily family; /* the family for the model's type; hf_detect may find its base model's family instead */

@@ -44,6 +44,7 @@ static Err take_from_file(json_t *tokens, const char *path, int64_t vocab_size, 
     if (!e.code && !json_is_object(root)) e = err_user("'%s' is not a JSON object; download it again", path);
     char *name = mem_printf("'%s'", path);
     if (!e.code) hf_tokens_take(tokens, root, name, vocab_size, notes);
+    hf_tokens_take(tokens, json_object_get(root, "text_config"), name, vocab_size, notes);
     free(name);
     json_decref(root);
     str_free(&text);

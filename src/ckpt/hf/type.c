@@ -19,6 +19,7 @@
  *   REQUIRE(key, value), STATE(key, value) a key that is present must have this value; STATE also writes it
  *   MUST(key, value)                       the key must be present with this value, and is written
  *   REFUSE(key, why)                       the key must be absent
+ *   ZERO(key, why)                         the key must be absent or not be positive
  *   ALIAS(key, other)                      a second name of `other`; if both are present, they must be equal
  *   SYNONYM(key, other)                    the key is another name of `other`, whose row comes later
  *   COUNT(key, n, fallback)                the key is a number that must be n
@@ -49,6 +50,7 @@
 #define STATE(k, value)             {ALONE(k), .key = k, .fallback = value, .form = &hf_form_stated},
 #define MUST(k, value)              {ALONE(k), .key = k, .fallback = value, .form = &hf_form_must},
 #define REFUSE(k, why)              {ALONE(k), .key = k, .word = why, .form = &hf_form_refused},
+#define ZERO(k, why)                {ALONE(k), .key = k, .word = why, .form = &hf_form_zero},
 #define ALIAS(k, other)             {ALONE(k), .key = k, .word = other, .form = &hf_form_alias},
 #define SPECIAL(f, o, k, otherwise) {OF(o), .key = k, .fallback = otherwise, .form = &hf_form_##f},
 #define DEMAND(f)                   {ALONE(#f), .form = &hf_form_##f},

@@ -112,7 +112,7 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
     assert_int_equal(family, family_of(architecture, &a.config));
     json_decref(root);
     assert_ok(file_write_atomic(path, json.s, json.len));
-    assert_ok(hf_config_import(path, &back));
+    assert_ok(hf_config_import(path, HF_TYPES, &back));
     test_model_parse(&b, back.s);
     const Config *c = &a.config, *d = &b.config;
 #define SAME(field) assert_true(c->field == d->field)
@@ -231,7 +231,7 @@ TEST(a_stored_type_is_written) {
     test_model_parse(&m, mistral);
     assert_ok(hf_config_export(&m.config, F32, NULL, &json, &family));
     write_text(path, json.s);
-    assert_ok(hf_config_import(path, &back));
+    assert_ok(hf_config_import(path, HF_TYPES, &back));
     assert_non_null(strstr(back.s, "hf-model-type = mistral\n"));
     args_free(&m.args), arena_free(m.arena);
     test_model_parse(&m, llama);

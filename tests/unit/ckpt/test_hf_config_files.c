@@ -158,6 +158,8 @@ static const struct {
      "but it contradicts layer_types"},
     {"granitemoehybrid", "'mamba_n_heads': 4", "rms_norm_eps is 'missing', but only 0.00001"},
     {"falcon_h1", "'mamba_n_heads': 4", "whose layers run attention and Mamba-2 in parallel"},
+    {"bamba", "'mamba_n_heads': 4, 'mamba_d_head': 4, 'attn_layer_indices': [1], 'z_loss_coefficient': 0.5",
+     "z_loss_coefficient is '0.5', but a loss"},
     {"bamba", "'mamba_n_heads': 4, 'attn_layer_indices': [1, 0]", "needs at least one Mamba-2 layer"},
     {"bamba", "'mamba_n_heads': 4, 'attn_layer_indices': 1", "attn_layer_indices is '1', not a list"},
     {"bamba", "'mamba_n_heads': 4, 'mamba_d_head': 'wide'", "mamba_d_head is \"wide\", not a positive"},
@@ -231,7 +233,7 @@ static char *small_model(const char *type, const char *keys) {
 static Err import_text(const char *path, const char *text, Str *conf) {
     str_clear(conf);
     write_text(path, text);
-    return hf_config_import(path, conf);
+    return hf_config_import(path, HF_TYPES, conf);
 }
 
 TEST(config_json_is_not_trusted) {

@@ -478,7 +478,7 @@ static void assert_rates(const char *path, double hidden, double attention, cons
     Str conf = {0};
     Arena *arena = arena_new();
     Config c;
-    assert_ok(hf_config_import(path, &conf));
+    assert_ok(hf_config_import(path, HF_TYPES, &conf));
     assert_ok(hf_config_parse(path, &conf, arena, &c));
     if (c.hidden_dropout != hidden || c.attention_dropout != attention)
         fail_msg("%s: %g and %g, not %g and %g", type, c.hidden_dropout, c.attention_dropout, hidden,

@@ -14,7 +14,7 @@ static char *import(const char *path, const json_t *root, Err *e) {
     char *text = json_dumps(root, 0);
     write_text(path, text);
     free(text);
-    *e = hf_config_import(path, &conf);
+    *e = hf_config_import(path, HF_TYPES, &conf);
     if (e->code) str_free(&conf);
     return conf.s;
 }
