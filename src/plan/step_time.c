@@ -148,15 +148,23 @@ static Err check_links(const Trace *t) {
                     comm_kind_name(t->lacks_kind), t->lacks.members, t->lacks.per_host);
 }
 
+/* Rejects options whose copies and updates on the host take a time that is not predicted. */
+static Err check_offloading(const Config *c) {
+    const char *name = c->cpu_offloading                       ? "--cpu-offloading"
+                       : c->fine_grained_activation_offloading ? "--fine-grained-activation-offloading"
+                       : c->optimizer_cpu_offload              ? "--optimizer-cpu-offload"
+                                                               : NULL;
+    return name ? err_user("rates do not include the copies and updates of %s: remove it, or --rates", name)
+                : ERR_OK;
+}
+
 Err step_time(const RunPlan *p, const Device *target, const Rates *rates, const char *timeline, Arena *arena,
               StepTime *t) {
     if ((p->config->device == ON_CPU) != !strncmp(rates->device, "CPU", 3))
         return err_user("the rates are of %s, but the plan is for a %s: %s --device cpu", rates->device,
                         p->config->device == ON_CPU ? "CPU" : "GPU",
                         p->config->device == ON_CPU ? "remove" : "add");
-    if (p->config->cpu_offloading || p->config->optimizer_cpu_offload)
-        return err_user("rates do not include the copies and updates of %s: remove it, or --rates",
-                        p->config->cpu_offloading ? "--cpu-offloading" : "--optimizer-cpu-offload");
+    ERR_RETURN(check_offloading(p->config));
     Device *assumed = NULL;
     if (!target) ERR_RETURN(open_target(p->config, &assumed));
     Prediction prediction = {.plan = p,

@@ -201,7 +201,8 @@ assert drawn >= {"stage 0", "stage 1", "tp", "GEMM", "0 ms"}, drawn
 
 # Errors.
 assert "plan is for a GPU: add --device cpu" in predict(conf, file, "--device", "cuda", expect=2)[0]
-for name, *rest in (["--cpu-offloading", "--cpu-offloading-num-layers", 1], ["--optimizer-cpu-offload"]):
+for name, *rest in (["--cpu-offloading", "--cpu-offloading-num-layers", 1], ["--optimizer-cpu-offload"],
+                    ["--fine-grained-activation-offloading", "--offload-modules", "mlp_norm"]):
     assert f"the copies and updates of {name}: remove it, or --rates" in predict(
         conf, file, "--device", "cpu", "--num-layers", 2, name, *rest, expect=2)[0]
 no_fp8 = {"roofs": {"copy_gbytes": 4200, "gemm_gflops": {"BF16": 7e5}}}
