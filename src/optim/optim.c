@@ -65,14 +65,16 @@ static void cut(const Param *p, FlatRange part, int64_t origin, FlatPiece *out) 
     }
 }
 
-/* Counts the pieces of the bucket's parameters for which this rank is primary or, if `primary` is false, those
- * for which it is not primary. If `out` is not NULL, writes the pieces to `out`. */
-static int64_t cut_bucket(const Registry *r, const Bucket *b, bool primary, FlatPiece *out) {
+/* The bucket's parameters for which this rank is primary, and for which it is not. */
+enum { PRIMARY = 1, OTHERS = 2 };
+
+/* Counts the pieces of these parameters. If `out` is not NULL, writes the pieces to `out`, in the bucket's order. */
+static int64_t cut_bucket(const Registry *r, const Bucket *b, unsigned which, FlatPiece *out) {
     const int64_t origin = bucket_part(r, b).begin;
     int64_t n = 0;
     for (int i = b->first; b->trained && i < b->first + b->n; i++) {
         const Param *p = r->laid[i];
-        if (param_is_primary(r, p) != primary) continue;
+        if (!(which & (param_is_primary(r, p) ? PRIMARY : OTHERS))) continue;
         const FlatRange part = param_part_held(r, p);
         if (out) cut(p, part, origin, out + n);
         n += count_pieces(part);
@@ -88,8 +90,8 @@ static void lay_pieces(Optimizer *o) {
     for (int k = 0; k < r->n_buckets; k++) {
         BucketPieces *of = &o->of_bucket[k];
         of->first = o->n_pieces;
-        of->n_primary = cut_bucket(r, &r->buckets[k], true, NULL);
-        of->n = of->n_primary + cut_bucket(r, &r->buckets[k], false, NULL);
+        of->n_primary = cut_bucket(r, &r->buckets[k], PRIMARY, NULL);
+        of->n = of->n_primary + cut_bucket(r, &r->buckets[k], OTHERS, NULL);
         o->n_pieces += of->n;
     }
     o->pieces = device_alloc(r->device, piece_bytes(o), "pieces of the parameters");
@@ -97,8 +99,8 @@ static void lay_pieces(Optimizer *o) {
     FlatPiece *piece = mem_alloc(piece_bytes(o));
     for (int k = 0; k < r->n_buckets; k++) {
         const BucketPieces *of = &o->of_bucket[k];
-        cut_bucket(r, &r->buckets[k], true, piece + of->first);
-        cut_bucket(r, &r->buckets[k], false, piece + of->first + of->n_primary);
+        cut_bucket(r, &r->buckets[k], PRIMARY, piece + of->first);
+        cut_bucket(r, &r->buckets[k], OTHERS, piece + of->first + of->n_primary);
     }
     device_write(r->device, o->pieces, piece, piece_bytes(o));
     free(piece);
@@ -109,12 +111,13 @@ static Tensor piece_table(const Optimizer *o, int bucket, int64_t n) {
 }
 
 /* Adds a piece, which is relative to the start of this rank's part of the bucket, to the last chunk if the chunk stays
- * below HOST_CHUNK elements, and otherwise to a new chunk. */
+ * below HOST_CHUNK elements, and otherwise to a new chunk. Chunks do not overlap, because the next one is copied while
+ * one is updated. */
 static void add_to_chunks(OffloadedPart *h, int bucket, int64_t origin, FlatPiece *piece, int64_t number) {
     enum { HOST_CHUNK = 1 << 20 };
     HostChunk *c = h->n ? &h->chunks[h->n - 1] : NULL;
     const int64_t begin = origin + piece->begin, end = begin + piece->count;
-    if (!c || c->bucket != bucket || begin < c->begin || end - c->begin > HOST_CHUNK) {
+    if (!c || c->bucket != bucket || end - c->begin > HOST_CHUNK) {
         h->chunks = mem_grow(h->chunks, (size_t)h->n + 1, sizeof *h->chunks);
         c = &h->chunks[h->n++];
         *c = (HostChunk){bucket, begin, 0, number, 0};
@@ -134,11 +137,9 @@ static void lay_chunks(Optimizer *o) {
     h->pieces = mem_zero((size_t)at, sizeof *h->pieces);
     at = 0;
     for (int k = 0; k < r->n_buckets; k++) {
-        const BucketPieces *of = &o->of_bucket[k];
         if (!r->buckets[k].offloaded) continue;
-        cut_bucket(r, &r->buckets[k], true, h->pieces + at);
-        cut_bucket(r, &r->buckets[k], false, h->pieces + at + of->n_primary);
-        for (const int64_t end = at + of->n; at < end; at++)
+        cut_bucket(r, &r->buckets[k], PRIMARY | OTHERS, h->pieces + at);
+        for (const int64_t end = at + o->of_bucket[k].n; at < end; at++)
             add_to_chunks(h, k, bucket_part(r, &r->buckets[k]).begin, &h->pieces[at], at);
     }
 }
