@@ -17,11 +17,14 @@ BOUND = 1.5 * 2**-4 / 2**-8  # the roundoffs of e4m3 and bf16
 MODEL = ["--hidden-size", HIDDEN, "--ffn-hidden-size", 2 * HIDDEN, "--seq-length", SEQUENCE, "--micro-batch-size", 8,
          "--hidden-dropout", 0, "--attention-dropout", 0, "--lr", 3e-4, "--lr-warmup-iters", 20, "--train-iters", STEPS]
 WINDOW = ["--fp8-amax-history-len", 16, "--fp8-amax-compute-algo", "max"]
+CHUNKS = ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "linear", "--cross-entropy-chunk-size",
+          4 * SEQUENCE]
 RECIPES = {
     "delayed e4m3": ["e4m3", "--fp8-recipe", "delayed", *WINDOW],
     "delayed hybrid": ["hybrid", "--fp8-recipe", "delayed", *WINDOW],
     "tensorwise e4m3": ["e4m3", "--fp8-recipe", "tensorwise"],
     "tensorwise hybrid": ["hybrid", "--fp8-recipe", "tensorwise"],
+    "tensorwise hybrid, output layer": ["hybrid", "--fp8-recipe", "tensorwise", "--fp8-output-proj", *CHUNKS],
     "blockwise e4m3": ["e4m3", "--fp8-recipe", "blockwise"],
     "blockwise hybrid": ["hybrid", "--fp8-recipe", "blockwise"],
 }
