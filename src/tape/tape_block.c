@@ -33,13 +33,16 @@ static void block_backward(Tape *t, const Node *n, Need need) {
     if (!(need & NEED_DX)) return;
     const Block *b = n->call.attr;
     Tensor *x = n->call.in[0];
-    Tensor *inner = tape_alias(t, x);
+    Tensor *inner = tape_alias(t, x), *earlier = x->grad;
     size_t first = t->n_nodes, mark = t->dropped.n;
+    inner->grad = earlier; /* to which the block's ops add their gradients, as without tape_block */
     Tensor *y = run_block(t, b, inner, true);
     tape_grad_share(t, y, tape_grad(t, n->call.out[0]), need);
     tape_sweep(t, first, NEED_ALL);
     t->n_nodes = first;
-    if (inner->grad) {
+    if (earlier) {
+        x->grad = inner->grad;
+    } else if (inner->grad) {
         tape_grad_share(t, x, inner->grad, need);
         tape_grad_release(t, inner);
     }

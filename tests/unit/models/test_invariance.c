@@ -23,7 +23,7 @@ static const char *const STYLES[] = {
     "--num-layers 3 ",
     "--num-layers 3 " ROPE_GQA,
     "--num-layers 3 " ROPE_GQA "--qk-layernorm --window-size 3,0 --window-attn-skip-freq 2 ",
-    "--num-layers 3 --attention-backend unfused --squared-relu ",
+    "--num-layers 3 --attention-backend unfused --squared-relu --norm-placement post ",
     "--num-layers 3 " ROPE_GQA EXPERTS,
     "--num-layers 3 " ROPE_GQA "--softmax-type learnable --window-size 3,0 ",
     "--num-layers 3 --attention-backend unfused --softmax-type learnable ",
