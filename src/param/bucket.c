@@ -291,8 +291,10 @@ int64_t registry_place(const Registry *r, FlatBuffer which, int bucket, int64_t 
 Tensor registry_slice_of(const Registry *r, FlatBuffer which, DType type, void *flat, int bucket, int64_t at,
                          int64_t n) {
     if (which == FLAT_MASTERS && r->ranges[which][bucket].on_host) flat = r->host_masters;
-    return tensor_make((char *)flat + registry_place(r, which, bucket, at) * (int64_t)dtype_size(type), type,
-                       1, &n);
+    /* The null device has no host memory. */
+    char *data =
+        flat ? (char *)flat + registry_place(r, which, bucket, at) * (int64_t)dtype_size(type) : NULL;
+    return tensor_make(data, type, 1, &n);
 }
 
 Tensor registry_slice(const Registry *r, FlatBuffer which, void *flat, int bucket, int64_t at, int64_t n) {
