@@ -129,7 +129,8 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     const bool live = row < o.rows; /* the last teams may have no row, but must still take part in barriers */
     constexpr int LINE = 8;         /* vectors */
     allow_next_kernel();
-    for (int i = (int)threadIdx.x * LINE; i < vectors; i += (int)blockDim.x * LINE)
+    /* Many prefetches of a line would take longer than the kernel. */
+    for (int i = (int)threadIdx.x * LINE; row == 0 && i < vectors; i += (int)blockDim.x * LINE)
         prefetch_line(p.gain + i * VEC<T>);
     wait_for_kernel_before();
     Held<T, ROW_HELD> held;
