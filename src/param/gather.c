@@ -198,8 +198,10 @@ static void start_until(Gather *g, int last) {
 }
 
 static void start_first(Gather *g) {
-    const DataParallel *data = &g->registry->layout.data;
-    start_until(g, data->overlap_values && data->with_attention ? g->registry->n_buckets - 1 : 0);
+    const Layout *l = &g->registry->layout;
+    const DataParallel *data = &l->data;
+    const bool one = data->overlap_values && data->with_attention && l->mesh.size[AXIS_PP] == 1;
+    start_until(g, one ? g->registry->n_buckets - 1 : 0);
     if (!data->overlap_values) finish_all(g);
 }
 

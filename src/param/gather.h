@@ -4,9 +4,9 @@
  * dropped when another bucket needs the slot. A layer's FP8 weights and its other dense parameters share a slot. The
  * slots contain the layer in use and, with overlap_values, the next layer.
  *
- * Below stage 3, all gathers start together after an update. With overlap_values and with_attention, only the
- * first gather starts after the update. Each later gather starts at an attention op, while the preceding bucket
- * is in use. */
+ * Below stage 3, all gathers start together after an update. With overlap_values and with_attention, but without a
+ * pipeline, only the first gather starts after the update. Each later gather starts at an attention op, while the
+ * preceding bucket is in use. In a pipeline, later stages wait for their first microbatch, and have time to gather. */
 #pragma once
 
 #include "comm/comm.h"

@@ -488,6 +488,32 @@ TEST(operations_start_with_attention) {
     comm_threads(w.ranks, NULL, wait_for_attention, (void *)&w);
 }
 
+static void gather_before_passes(void *arg, Comm *comm) {
+    const World *w = arg;
+    Device *device = device_cpu(1);
+    Registry *r = registry(
+        w, comm_rank(comm),
+        (DataParallel){
+            .stage = 1, .instances = 1, .bucket_size = 1, .overlap_values = true, .with_attention = true},
+        device, F64);
+    Sync *s = sync_new(r, comm);
+    registry_init(r, 7);
+    int64_t gathers = 0;
+    for (int k = 0; k < r->n_buckets; k++) gathers += r->buckets[k].trained;
+    const int64_t before = operations(comm);
+    sync_publish(s);
+    CHECK(gathers > 1 && operations(comm) - before == gathers, "%lld of %lld gathers have started",
+          (long long)(operations(comm) - before), (long long)gathers);
+    sync_free(s);
+    registry_free(r);
+    device_free(device);
+}
+
+TEST(pipelines_gather_before_passes) {
+    const World w = {"pp2 dp2", 4, {1, 1, 0, 2, 1, 1, 0}, false};
+    comm_threads(w.ranks, NULL, gather_before_passes, (void *)&w);
+}
+
 /* ---- the layout ---- */
 
 /* Every element must be in exactly one bucket, parts of equal size must cover each bucket, and each FSDP unit
