@@ -85,6 +85,15 @@ for row, own in zip(race, rates):
 print(f"median error {statistics.median(errors):.1%}, worst {max(errors):.1%}")
 assert statistics.median(errors) < 0.08 and max(errors) < 0.12, errors
 
+# Rates that bench rates measured on an H200, without routers, predict the models without experts.
+errors, known = {}, json.loads((ROOT / "bench/results/gpu-rates-h200.json").read_text())
+for row in race:
+    if row["conf"] not in ("moe-2.4b", "qwen3-moe-layers"):
+        ms = predict(row["path"], known, *row["options"], "--no-deterministic-mode")[1]["step_ms"]
+        errors[row["conf"]] = ms / row["ours"][0]["result"]["step_ms"]["median"] - 1
+print("from bench rates:", ", ".join(f"{conf} {e:+.1%}" for conf, e in errors.items()))
+assert len(errors) == 4 and max(map(abs, errors.values())) < 0.05, errors
+
 # The rates of steps on one GPU, an H200, and of collectives predict steps on 2 and 4 GPUs, most of them H100.
 def steps_of_several():
     """Yields a name, a configuration, options and the measured time of each step on several GPUs."""
