@@ -24,10 +24,12 @@ static const Arg ROWS[] = {
     ARG_ROW(Options, device_memory, "device-memory-gib", ARG_F64, "none",
             "Device memory per rank in GiB (140 for an H200). The report states whether the run fits. none = "
             "the memory of the GPU, if the machine has one and --device is not cpu."),
-    ARG_ROW(Options, search, "search", ARG_FLAG, "off",
-            "Also list the layouts that fit, for the smallest possible number of ranks or for --ranks. The "
-            "search varies tensor, context, pipeline, expert and data parallelism, virtual stages, ZeRO, "
-            "recomputation and microbatches. Other options are unchanged."),
+    ARG_ROW(
+        Options, search, "search", ARG_FLAG, "off",
+        "Also list the layouts that fit, for the smallest possible number of ranks or for --ranks. The "
+        "search varies tensor, context, pipeline, expert and data parallelism, virtual stages, ZeRO, "
+        "recomputation and microbatches. Other options are unchanged. With --rates, also varies sequence and "
+        "expert tensor parallelism, and lists the fastest layouts first."),
     ARG_ROW(Options, node, "gpus-per-node", ARG_I64, "8",
             "Maximum tensor-parallel size that --search tries."),
     ARG_ROW(Options, rates, "rates", ARG_TEXT, "none",
@@ -148,21 +150,22 @@ static Err plan(const Setup *s, const Options *o, bool *pass) {
                 ? err_user("--search needs the device's memory size: set --device-memory-gib")
                 : ERR_OK;
     if (!e.code) e = plan_make(c, gpu, s->arena, &run);
-    if (!e.code && o->search) found = plan_search(c, gpu, available, o->node);
+    if (!e.code && o->search && !o->rates) found = plan_search(c, gpu, available, o->node);
     if (!e.code && o->rates) e = rates_read(o->rates, &rates);
     for (int64_t i = 0; !e.code && i < o->links.count; i++) e = links_read(o->links.at[i], &rates.links);
     if (!e.code && o->rates) e = step_time(&run, gpu, &rates, o->timeline, s->arena, &time);
+    if (!e.code && o->search && o->rates) e = plan_search_fastest(c, gpu, available, o->node, &rates, &found);
     if (!e.code) {
         *pass = o->search ? found.n > 0 : !available || plan_bytes(&run) <= available;
         Str text = {0};
         plan_print(&run, available, terminal_width(stdout), &text);
+        const RunTerms terms = terms_of(o, c);
         if (o->rates) {
-            const RunTerms terms = terms_of(o, c);
             cost = run_cost(&terms, time.ranks, time.ns, time.tokens_per_second);
             step_time_print(&time, &text);
             run_cost_print(&cost, &terms, time.ranks, time.ns, &text);
         }
-        if (o->search) search_print(&found, c->ranks, available, terminal_width(stdout), &text);
+        if (o->search) search_print(&found, &terms, c->ranks, available, terminal_width(stdout), &text);
         terminal_print(stdout, text.s);
         str_free(&text);
         if (o->json)

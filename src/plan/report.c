@@ -194,14 +194,68 @@ void step_time_print(const StepTime *t, Str *out) {
     str_puts(out, "\n");
 }
 
-void search_print(const Search *s, int64_t ranks, size_t available, int width, Str *out) {
+static void print_searched(const Search *s, Str *out) {
+    str_printf(out,
+               "searched %s: tensor parallelism to %lld ranks, context to %d, pipeline, virtual stages, %s"
+               "data, ZeRO, recomputation, microbatches to %s%s\n",
+               amount(s->tries, "layout").s, (long long)s->node, SEARCH_CONTEXT,
+               s->rated ? "sequence, expert, expert tensor, " : "expert, ", amount(s->micro, "sample").s,
+               s->stopped ? "; stopped before all were tried" : "");
+    if (!s->rated) return;
+    str_printf(out,
+               "simulated %s that fit; %lld more cannot be faster than those listed, or take at least %g "
+               "times as long as the first",
+               amount(s->timed, "layout").s, (long long)s->slower, SEARCH_SLOWEST);
+    if (s->left)
+        str_printf(out, "; %lld were not tried, because the search ends after %d events", (long long)s->left,
+                   SEARCH_EVENTS);
+    if (s->unrated) str_printf(out, "; %s could not be timed", amount(s->unrated, "layout").s);
+    str_puts(out, "\n");
+}
+
+/* Appends the columns of predicted times. */
+static void print_rated(const FoundLayout *f, const RunTerms *terms, Str *cells) {
+    const RunCost cost = run_cost(terms, f->ranks, f->ns, f->tokens_per_second);
+    str_printf(cells, "\t%s\t%.4g\t%s", percent_text(f->exposed).s, f->tokens_per_second,
+               percent_text(f->mfu).s);
+    if (f64_is_set(cost.days)) str_printf(cells, "\t%.4g", cost.days);
+    if (f64_is_set(cost.cost)) str_printf(cells, "\t%.4g", cost.cost);
+}
+
+/* With rates, the bubble is the simulated one. */
+static void print_found(const Search *s, const RunTerms *terms, int width, Str *out) {
+    Str cells = {0};
+    str_printf(&cells,
+               "ranks\ttensor\t%scontext\tpipeline\tvirtual\texpert\t%sdata\tZeRO\trecompute\tmicro\tmemory"
+               "\tbubble%s%s%s\n",
+               s->rated ? "sequence\t" : "", s->rated ? "expert tensor\t" : "",
+               s->rated ? "\texposed\ttokens/s\tMFU" : "",
+               s->rated && f64_is_set(terms->tokens) ? "\tdays" : "",
+               s->rated && f64_is_set(terms->tokens * terms->price) ? "\tcost" : "");
+    for (int i = 0; i < s->n; i++) {
+        const FoundLayout *f = &s->found[i];
+        str_printf(&cells, "%lld\t%lld\t", (long long)f->ranks, (long long)f->tensor);
+        if (s->rated) str_puts(&cells, f->sequence ? "yes\t" : "no\t");
+        str_printf(&cells, "%lld\t%lld\t%lld\t%lld\t", (long long)f->context, (long long)f->pipeline,
+                   (long long)f->chunks, (long long)f->expert);
+        if (s->rated)
+            str_printf(&cells, "%lld\t", (long long)(f->expert_tensor ? f->expert_tensor : f->tensor));
+        str_printf(&cells, "%lld\t%d\t%s\t%lld\t%s\t%s", (long long)f->data, f->zero,
+                   RecomputeGranularity_spellings[f->recompute], (long long)f->micro,
+                   bytes_text((double)f->bytes).s, percent_text(s->rated ? f->idle : f->bubble).s);
+        if (s->rated) print_rated(f, terms, &cells);
+        str_puts(&cells, "\n");
+    }
+    terminal_table(cells.s, width, out);
+    str_free(&cells);
+    str_printf(out, "options of the first layout: %s\n", s->found[0].words);
+}
+
+void search_print(const Search *s, const RunTerms *terms, int64_t ranks, size_t available, int width,
+                  Str *out) {
     const BytesText memory = bytes_text((double)available);
     const bool exactly = i64_is_set(ranks);
-    str_printf(out,
-               "searched %s: tensor parallelism to %lld ranks, context to %d, pipeline, virtual stages, "
-               "expert, data, ZeRO, recomputation, microbatches to %s%s\n",
-               amount(s->tries, "layout").s, (long long)s->node, SEARCH_CONTEXT, amount(s->micro, "sample").s,
-               s->stopped ? "; stopped before all were tried" : "");
+    print_searched(s, out);
     if (!s->n && exactly)
         str_printf(out, "no layout of %s fits into %s per rank: remove --ranks to search more\n",
                    amount(ranks, "rank").s, memory.s);
@@ -214,21 +268,7 @@ void search_print(const Search *s, int64_t ranks, size_t available, int width, S
         str_printf(out, "layouts of %s that fit into %s per rank:\n", amount(ranks, "rank").s, memory.s);
     else
         str_printf(out, "the layouts of the fewest ranks that fit into %s per rank:\n", memory.s);
-    Str cells = {0};
-    str_puts(
-        &cells,
-        "ranks\ttensor\tcontext\tpipeline\tvirtual\texpert\tdata\tZeRO\trecompute\tmicro\tmemory\tbubble\n");
-    for (int i = 0; i < s->n; i++) {
-        const FoundLayout *f = &s->found[i];
-        str_printf(&cells, "%lld\t%lld\t%lld\t%lld\t%lld\t%lld\t%lld\t%d\t%s\t%lld\t%s\t%s\n",
-                   (long long)f->ranks, (long long)f->tensor, (long long)f->context, (long long)f->pipeline,
-                   (long long)f->chunks, (long long)f->expert, (long long)f->data, f->zero,
-                   RecomputeGranularity_spellings[f->recompute], (long long)f->micro,
-                   bytes_text((double)f->bytes).s, percent_text(f->bubble).s);
-    }
-    terminal_table(cells.s, width, out);
-    str_free(&cells);
-    str_printf(out, "options of the first layout: %s\n", s->found[0].words);
+    print_found(s, terms, width, out);
 }
 
 /* ---- JSON ---- */
@@ -306,9 +346,14 @@ static json_t *search_json(const Search *s) {
     json_t *list = json_array();
     for (int i = 0; i < s->n; i++) {
         const FoundLayout *f = &s->found[i];
-        json_array_append_new(list, json_pack("{s:I, s:s, s:I, s:o}", "ranks", (json_int_t)f->ranks,
-                                              "options", f->words, "bytes", (json_int_t)f->bytes, "bubble",
-                                              json_finite(f->bubble)));
+        json_t *layout = json_pack("{s:I, s:s, s:I, s:o}", "ranks", (json_int_t)f->ranks, "options", f->words,
+                                   "bytes", (json_int_t)f->bytes, "bubble", json_finite(f->bubble));
+        if (s->rated)
+            json_object_update_new(layout,
+                                   json_pack("{s:f, s:f, s:o, s:f, s:f}", "step_ms", f->ns * 1e-6,
+                                             "tokens_per_second", f->tokens_per_second, "mfu",
+                                             json_finite(f->mfu), "exposed", f->exposed, "idle", f->idle));
+        json_array_append_new(list, layout);
     }
     return list;
 }
@@ -321,7 +366,10 @@ Err plan_write_json(const RunPlan *p, const StepTime *t, const RunCost *cost, co
     if (s) json_object_set_new(all, "search", search_json(s));
     if (s)
         json_object_set_new(all, "searched",
-                            json_pack("{s:I, s:b}", "layouts", (json_int_t)s->tries, "all", !s->stopped));
+                            json_pack("{s:I, s:b, s:I, s:I, s:I, s:I}", "layouts", (json_int_t)s->tries,
+                                      "all", !s->stopped, "timed", (json_int_t)s->timed, "slower",
+                                      (json_int_t)s->slower, "unrated", (json_int_t)s->unrated, "left",
+                                      (json_int_t)s->left));
     if (available) json_object_set_new(all, "device_bytes", json_integer((json_int_t)available));
     char *text = json_dumps(all, JSON_INDENT(1));
     json_decref(all);

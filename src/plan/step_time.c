@@ -67,6 +67,7 @@ static Err draw(Prediction *p, int64_t microbatches, Timeline *timeline) {
 /* Records and simulates a step with this number of microbatches, which counts `each` times. */
 static Err add_step(Prediction *p, int64_t microbatches, int64_t each) {
     step_trace_record(&p->trace, p->plan, p->target, microbatches, each);
+    for (int i = 0; i < p->trace.ranks; i++) p->time->events += p->trace.rank[i].n;
     if (p->plan->layout.mesh.world == 1 && !p->timeline) return ERR_OK;
     Arena *arena = arena_new();
     Timeline timeline = {.n = 0};
@@ -187,4 +188,23 @@ Err step_time(const RunPlan *p, const Device *target, const Rates *rates, const 
     add_times(p, t);
     ERR_RETURN(check_rates(t));
     return lacks;
+}
+
+double step_time_microbatch(const RunPlan *p, const Device *target, const Rates *rates, int64_t *events) {
+    Device *assumed = NULL;
+    if (!target && open_target(p->config, &assumed).code) return 0;
+    StepTime t = {.rates = rates};
+    Prediction prediction = {p, target ? target : assumed, {.rates = rates}, &t, NULL};
+    const int64_t unit = pipeline_unit(p->config);
+    Err e = add_step(&prediction, unit, -1);
+    if (!e.code) e = add_step(&prediction, 2 * unit, 1);
+    double ns = 0;
+    for (const StepWork *w = prediction.trace.work; w < prediction.trace.work + prediction.trace.n; w++)
+        ns += w->work.ns * (double)w->calls;
+    for (unsigned i = 0; i < SIM_AXES; i++)
+        if (p->layout.data.stage > 1 || !(i & 1 << AXIS_DP)) ns += t.parts.exposed[i];
+    step_trace_free(&prediction.trace);
+    device_free(assumed);
+    *events += t.events;
+    return e.code ? 0 : ns / (double)unit;
 }

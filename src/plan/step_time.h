@@ -11,8 +11,8 @@ typedef struct StepTime {
     const Rates *rates; /* owned by the caller */
     StepWork *work;     /* [n], owned by the arena */
     int n;
-    int ranks; /* of the layout */
-    int64_t calls;
+    int ranks;             /* of the layout */
+    int64_t calls, events; /* events: those that were recorded for the simulation */
     /* the ops' time and the host's time on one rank (the mean over stages), and the step's time */
     double device_ns, host_ns, ns;
     double family_ns[OP_FAMILIES], source_ns[RATE_SOURCES];
@@ -29,3 +29,7 @@ typedef struct StepTime {
  * has neither rates nor a roofline, or a group for whose operations the links have no times. */
 Err step_time(const RunPlan *, const Device *target, const Rates *, const char *timeline, Arena *,
               StepTime *);
+/* Returns the time in ns that each further microbatch adds, without
+ * operations of data parallelism except those of FSDP. Returns 0 if the
+ * simulation fails. Adds the number of simulated events to *events. */
+double step_time_microbatch(const RunPlan *, const Device *target, const Rates *, int64_t *events);

@@ -1,4 +1,6 @@
-"""`plan --rates` predicts days, cost and goodput."""
+"""`plan --rates` predicts days, cost and goodput, and finds the fastest layouts."""
+import concurrent.futures
+import itertools
 import random
 import re
 import statistics
@@ -7,10 +9,13 @@ from harness import *
 
 data = corpus()
 RATES = WORK / "rates.json"
-# All times follow from these roofs and links, which a GPU of our machine need not have.
-RATES.write_text(json.dumps({
-    "rates_version": 1, "device": "NVIDIA H200", "provenance": {"date": "2026-11-28"}, "launch_us": 0, "tile": 128,
-    "roofs": {"copy_gbytes": 0.5, "gemm_gflops": {"F32": 0.2}}, "rates": []}))
+def write_rates(copy_gbytes, gemm_gflops, launch_us):
+    RATES.write_text(json.dumps({
+        "rates_version": 1, "device": "NVIDIA H200", "provenance": {"date": "2026-11-28"}, "launch_us": launch_us,
+        "tile": 128, "roofs": {"copy_gbytes": copy_gbytes, "gemm_gflops": {"F32": gemm_gflops}}, "rates": []}))
+
+
+write_rates(0.5, 0.2, 0)
 HOST = ROOT / "bench/rates/hgx-h100-ndr400.json"
 CONFIG = ["--config", WORK / "run.conf", "--device", "cuda"]
 TIMED = [*CONFIG, "--rates", RATES, "--links", HOST]
@@ -75,4 +80,70 @@ for options, message in (
     assert message in isotron("plan", *TIMED, *options, expect=2), (options, message)
 for name in "tokens", "price", "gpu-failure-hours":
     assert f"--{name} is not used without --rates" in isotron("plan", *CONFIG, f"--{name}", 1, expect=2), name
-print("plan: days, cost and goodput")
+# The search finds the fastest of all layouts that fit, and the fastest of each choice of parallel sizes.
+EXPERTS = ["--disable-bias-linear", "--num-experts", 4, "--moe-router-topk", 2]
+RECOMPUTE = ([], ["--recompute-granularity", "selective"],
+             ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1])
+FSDP = ["--use-megatron-fsdp", "--data-parallel-sharding-strategy"]
+ZERO = ([], ["--use-distributed-optimizer"], [*FSDP, "optim_grads"], [*FSDP, "optim_grads_params"])
+AXES = ("--tensor-model-parallel-size", "--context-parallel-size", "--pipeline-model-parallel-size",
+        "--expert-model-parallel-size")
+
+
+def layouts(ranks, layers, batch, experts):
+    """Yields the options of all layouts, some of which are invalid."""
+    powers = [2**i for i in range(ranks.bit_length())]
+    for tensor, context, pipeline, expert in itertools.product(powers, powers, powers, powers if experts else [1]):
+        for sequence, etp, chunks, micro, zero, recompute in itertools.product(
+                ([], ["--sequence-parallel"]) if tensor > 1 else ([],), {1, tensor} if experts else (None,),
+                range(1, layers // pipeline + 1) if pipeline > 1 else (1,), (1, 2, 4, 8), ZERO, RECOMPUTE):
+            if tensor * context * pipeline <= ranks and batch % (micro * ranks // (tensor * context * pipeline)) == 0:
+                sizes = [word for pair in zip(AXES, (tensor, context, pipeline, expert)) for word in pair]
+                yield [*sizes[:None if experts else -2], *sequence, "--micro-batch-size", micro, *zero, *recompute,
+                       *(["--expert-tensor-parallel-size", etp] if experts else []),
+                       *(["--num-virtual-stages-per-pipeline-rank", chunks] if chunks > 1 else [])]
+
+
+def speed(i, words, options):
+    """Returns tokens/s and the memory that a rank needs, or None if the layout is invalid."""
+    out = WORK / f"speed-{i}.json"
+    done = subprocess.run([PROGRAM, "plan", *map(str, [*words, *options, "--json", out])], capture_output=True)
+    assert done.returncode in (0, 2), (options, done)
+    if done.returncode:
+        return None
+    made = json.loads(out.read_text())
+    out.unlink()
+    return made["time"]["tokens_per_second"], max(m["total"] for m in made["plan"]["memory"])
+
+
+def group(options):
+    """Returns the parallel sizes in a list of options."""
+    return tuple(int(options[options.index(axis) + 1]) if axis in options else 1 for axis in AXES)
+
+
+write_rates(500, 1e5, 0)
+for model, ranks, layers, batch in (([], 4, 4, 32), (EXPERTS, 2, 2, 4)):
+    words = [*TIMED, *model, "--num-layers", layers, "--global-batch-size", batch, "--ranks", ranks, "--hidden-size",
+             512, "--seq-length", 256]
+    tried = list(layouts(ranks, layers, batch, bool(model)))
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        speeds = list(pool.map(lambda i: speed(i, words, tried[i]), range(len(tried))))
+    valid = sorted(x[1] for x in speeds if x)
+    for memory in valid[len(valid) // 2], valid[len(valid) // 16]:
+        best = {}
+        for options, x in zip(tried, speeds):
+            if x and x[1] <= memory:
+                best[group(options)] = max(x[0], best.get(group(options), 0))
+        said = plan(*words, "--search", "--device-memory-gib", memory / 2**30)
+        found, fastest = said["search"], max(best.values())
+        print(f"{len(tried)} layouts, {len(valid)} valid, {len(best)} choices fit; searched", said["searched"])
+        # one of the searched layouts stands for all choices of ZeRO and recomputation
+        assert said["searched"]["all"] and said["searched"]["layouts"] >= len(tried) / len(ZERO) / len(RECOMPUTE), said
+        assert found[0]["tokens_per_second"] == fastest, (found, fastest)
+        assert [f["tokens_per_second"] for f in found] == sorted(
+            (x for x in best.values() if x > fastest / 1.1), reverse=True)[:8], (found, best)
+        for layout in found:
+            again = plan(*words, *layout["options"].split())
+            assert again["time"]["tokens_per_second"] == layout["tokens_per_second"], layout
+            assert max(m["total"] for m in again["plan"]["memory"]) == layout["bytes"] <= memory, layout
+print("plan: days, cost, goodput and the fastest layouts")
