@@ -319,6 +319,7 @@ TEST(rules_replace_the_recipe_of_a_layer) {
         assert_int_equal(q ? q->spec.format : QUANT_OFF, LAYERS[i].after);
         if (q) assert_int_equal(q->spec.recipe, LAYERS[i].recipe);
         if (q) assert_int_equal(q->spec.keep_inputs, q->spec.recipe != QUANT_BLOCKWISE);
+        states_free(r);
         registry_free(r);
     }
 }
