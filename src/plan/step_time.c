@@ -144,7 +144,7 @@ static Err check_rates(const StepTime *t) {
 
 static Err check_links(const Trace *t) {
     if (!t->lacks.members) return ERR_OK;
-    return err_user("there is no time for a %s of %d ranks, %d of them on one host: measure it with 'isotron "
+    return err_user("there is no time for %s of %d ranks, %d of them on one host: measure it with 'isotron "
                     "bench comm --json FILE', or describe the hosts, and add --links FILE",
                     comm_kind_name(t->lacks_kind), t->lacks.members, t->lacks.per_host);
 }

@@ -186,7 +186,7 @@ host = {"ranks": 8, "nvlink_gbytes": 1, "nvlink_us": 1, "nics": 8, "nic_gbytes":
         "pcie_gbytes": 1, "pcie_us": 1}
 many = ["--device", "cpu", "--tensor-model-parallel-size", 2, "--pipeline-model-parallel-size", 2, "--num-layers", 2]
 file["links"] = []
-assert "no time for a " in predict(conf, file, *many, "--ranks", 8, expect=2)[0]
+assert "there is no time for " in predict(conf, file, *many, "--ranks", 8, expect=2)[0]
 (WORK / "host.json").write_text(json.dumps({"host": host}))
 many += ["--links", WORK / "host.json", "--ranks", 8]
 printed, time = predict(conf, file, *many, "--timeline", WORK / "step.json")
