@@ -26,6 +26,10 @@ Err bench_filter(const char *filter, regex_t *out) {
     return err_user("--filter %s: %s", filter, why);
 }
 
+Err bench_filter_unmatched(const char *filter) {
+    return err_user("--filter %s: no op has a matching name; without --filter, all ops are measured", filter);
+}
+
 Err bench_write(const char *path, const json_t *result) {
     if (!path) return ERR_OK;
     char *text = json_dumps(result, JSON_INDENT(1) | JSON_REAL_PRECISION(6));

@@ -17,6 +17,8 @@ const char *bench_transport(const Comm *, const char *transport, char text[BENCH
 /* Compiles the extended regular expression of --filter. NULL matches everything. Release with regfree, if there is no
  * error. */
 Err bench_filter(const char *filter, regex_t *);
+/* Returns the error for a filter that no op matches. */
+Err bench_filter_unmatched(const char *filter);
 /* Writes the result as indented JSON with six significant digits per number. Does nothing if `path` is
  * NULL. */
 Err bench_write(const char *path, const json_t *result);

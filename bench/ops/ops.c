@@ -50,8 +50,7 @@ static Err choose_cases(Session *s) {
     for (int i = 0; i < bench_case_count(); i++)
         if (is_chosen(s, i)) return ERR_OK;
     regfree(&s->filter);
-    return err_user("--filter %s: no op has a matching name; without --filter, all ops are measured",
-                    s->options->filter);
+    return bench_filter_unmatched(s->options->filter);
 }
 
 /* ---- measuring ---- */

@@ -125,7 +125,9 @@ static Err add_all(Session *s) {
         add_type(s);
     }
     s->each = s->options->seconds / s->n;
-    return ERR_OK;
+    for (int i = 0; i < s->n; i++)
+        if (s->item[i].kind == ITEM_CALL) return ERR_OK;
+    return bench_filter_unmatched(s->options->filter);
 }
 
 /* ---- measuring, in a separate process ---- */
@@ -321,6 +323,7 @@ static Err measure_all(Session *s) {
         str_free(&end.said);
         if (end.end == JOB_DONE) break;
     }
+    if (!x->at) return err_user("no measurement finished in --most-seconds %g: raise it", s->options->most);
     if (x->at < s->n) leave_out(s);
     if (!*x->device)
         return err_infra("the device does not work: %s", json_string_value(json_array_get(s->skipped, 0)));

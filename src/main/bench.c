@@ -477,8 +477,8 @@ static int bench_rates_command(int argc, char **argv) {
     if (!(o.bench.most >= 0 && o.bench.most <= COMMAND_MOST_S))
         args_problem(&args, "--most-seconds must be from 0 to %d.", (int)COMMAND_MOST_S);
     check_threads(&args, o.bench.threads);
-    if (i64_or(config.ranks, 1) > EXACT_RANKS)
-        args_problem(&args, "--ranks must be at most %d.", (int)EXACT_RANKS);
+    if (i64_or(config.ranks, 1) < 1 || i64_or(config.ranks, 1) > EXACT_RANKS)
+        args_problem(&args, "--ranks must be from 1 to %d.", (int)EXACT_RANKS);
     const Err e = args_end(&args);
     o.bench.config = &config;
     o.bench.device = map_device(config.device);
