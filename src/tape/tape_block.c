@@ -68,9 +68,17 @@ Tensor *tape_block(Tape *t, BlockFn *fn, void *self, Tensor *x) {
 
 /* ---- blocks whose output is discarded ---- */
 
+static bool is_inside(const Tensor *x, const Tensor *outer) {
+    const char *at = outer->data;
+    return x && (const char *)x->data >= at && (const char *)x->data < at + tensor_bytes(outer);
+}
+
 typedef struct Discarded {
     Block block;
     Tensor *x, *y;
+    /* the operands of y's readers that share its memory (y itself, views and aliases), and the address that they have */
+    TensorList shares;
+    char *at;
     /* while the output exists again: the output of the second run, and the ends of the lists before that run */
     Tensor *again;
     size_t first_node, first_dropped;
@@ -83,7 +91,11 @@ static void play_readers(Tape *t, const Node *n, Need need) {
     d->first_node = t->n_nodes;
     d->first_dropped = t->dropped.n;
     d->again = run_block(t, &d->block, d->x, need & NEED_DX);
-    d->y->data = d->again->data;
+    for (size_t i = 0; i < d->shares.n; i++) {
+        Tensor *x = d->shares.items[i];
+        x->data = (char *)d->again->data + ((char *)x->data - d->at);
+    }
+    d->at = d->again->data;
 }
 
 /* After the readers of y. A postponed gradient may still read y. */
@@ -112,12 +124,33 @@ Tensor *tape_block_discarded(Tape *t, BlockFn *fn, void *self, Tensor *x) {
     return d->y;
 }
 
+/* Adds x to the list unless it is NULL, does not share the memory of y, or is in the list. */
+static void add_share(Tape *t, Discarded *d, Tensor *x) {
+    TensorList *l = &d->shares;
+    if (!x || !is_inside(x, d->y)) return;
+    for (size_t i = 0; i < l->n; i++)
+        if (l->items[i] == x) return;
+    if (l->n == l->cap) {
+        Tensor **more = tape_alloc(t, (l->cap = 2 * l->cap + 2) * sizeof *more);
+        for (size_t i = 0; i < l->n; i++) more[i] = l->items[i];
+        l->items = more;
+    }
+    l->items[l->n++] = x;
+}
+
 void tape_discard(Tape *t, Tensor *y) {
     tape_drop(t, y);
     if (!t->recording) return;
     size_t i = t->n_nodes - 1;
     while (t->nodes[i].backward != play_discarded || ((const Discarded *)t->nodes[i].call.attr)->y != y) i--;
-    tape_append(t, NULL, (Call){.attr = t->nodes[i].call.attr}, 0, play_readers);
+    Discarded *d = (Discarded *)t->nodes[i].call.attr;
+    d->at = y->data;
+    add_share(t, d, y);
+    for (size_t n = i + 1; n < t->n_nodes; n++) {
+        for (int k = 0; k < CALL_IN; k++) add_share(t, d, t->nodes[n].call.in[k]);
+        for (int k = 0; k < CALL_OUT; k++) add_share(t, d, t->nodes[n].call.out[k]);
+    }
+    tape_append(t, NULL, (Call){.attr = d}, 0, play_readers);
 }
 
 /* ---- passes without a backward pass ---- */
@@ -125,11 +158,6 @@ void tape_discard(Tape *t, Tensor *y) {
 void tape_frees_begin(Tape *t) {
     CHECK(t->space == t->slot && !t->recording, "tensors are freed inside a block or before a backward pass");
     t->space = t->transient;
-}
-
-static bool is_inside(const Tensor *x, const Tensor *outer) {
-    const char *at = outer->data;
-    return x && (const char *)x->data >= at && (const char *)x->data < at + tensor_bytes(outer);
 }
 
 void tape_free_except(Tape *t, const Tensor *const *kept, int n) {

@@ -51,11 +51,11 @@ static Tensor *gelu(Tape *t, void *self, Tensor *x) {
     return op_activation(t, x, (ActivationAttr){.kind = ACT_GELU_TANH});
 }
 
-/* Does the same as branch_of_net. */
+/* Does the same as branch_of_net, and reads the norm's output through a view. */
 static Tensor *discarding_branch(Net *n, int64_t i, Tensor *x) {
     Tape *t = n->tape;
-    Tensor *y = tape_block_discarded(t, norm_of_net, n, x);
-    Tensor *pre = op_linear(t, y, &(LinearLayer){.w_oi = &n->value[WEIGHT], .bias_o = &n->value[BIAS]});
+    Tensor *y = tape_block_discarded(t, norm_of_net, n, x), *view = tape_view(t, y, 0, 3, y->dim, y->stride);
+    Tensor *pre = op_linear(t, view, &(LinearLayer){.w_oi = &n->value[WEIGHT], .bias_o = &n->value[BIAS]});
     Tensor *act = tape_block_discarded(t, gelu, NULL, pre), *branch = op_dropout(t, act, 0.25, (uint64_t)i);
     tape_discard(t, act);
     tape_discard(t, y);
