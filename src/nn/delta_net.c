@@ -106,6 +106,16 @@ static Tensor *rule_stream(Tape *t, Inputs *in, DeltaRuleAttr a, const Feed *fee
     return op_stream_delta_rule(t, &in->rule, a, slot, position, &cache[1]);
 }
 
+typedef struct GatedNorm {
+    const Norm *norm;
+    Tensor *z;
+} GatedNorm;
+
+static Tensor *gated_norm(Tape *t, void *self, Tensor *y) {
+    const GatedNorm *g = self;
+    return op_gate(t, norm_forward(t, g->norm, y), g->z, (GateAttr){.silu = true});
+}
+
 static Tensor *delta_net_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x) {
     const DeltaNet *n = self;
     DeltaRuleAttr a = n->spec->rule;
@@ -119,8 +129,13 @@ static Tensor *delta_net_forward(Tape *t, const void *self, const Feed *feed, Te
     a.key_heads = (tensor_width(in.mixed) - tensor_width(in.rule.alpha) * a.value_dim) / (2 * a.key_dim);
     Tensor *y = cache ? rule_stream(t, &in, a, feed, cache) : rule(t, &in, a);
     y = exchanges ? op_heads_to_seq(t, as_heads(t, y, h / ranks.size), ranks, h, 1) : as_heads(t, y, h);
-    y = op_gate(t, norm_forward(t, &n->norm, y), z, (GateAttr){.silu = true});
-    return linear_forward(t, &n->out, as_rows(t, y));
+    GatedNorm *g = tape_alloc(t, sizeof *g);
+    *g = (GatedNorm){&n->norm, z};
+    const bool discards = n->spec->recompute_norm;
+    y = discards ? tape_block_discarded(t, gated_norm, g, y) : gated_norm(t, g, y);
+    Tensor *out = linear_forward(t, &n->out, as_rows(t, y));
+    if (discards) tape_discard(t, y);
+    return out;
 }
 
 /* As in Megatron-LM, an element of a dv by dv state counts as 8 operations per token, and the convolution counts. */

@@ -12,6 +12,7 @@ typedef struct DeltaNetSpec {
     int64_t hidden, heads, taps; /* heads: number of value heads */
     DeltaRuleAttr rule;          /* `key_heads` counts the key heads on all ranks */
     NormAttr norm;
+    bool recompute_norm; /* whether the backward pass recomputes the gated norm */
     double in_init_std, out_init_std;
     QuantSpec quant;
 } DeltaNetSpec;

@@ -18,6 +18,7 @@ void delta_net_spec(const LayerPlace *p, BranchSpec *out) {
                  .normalize = true,
                  .eps = 1e-6},
         .norm = spec_norm(c),
+        .recompute_norm = spec_recomputes(c, RECOMPUTE_GDN_NORM_OUT),
         .in_init_std = c->derived.init_std,
         .out_init_std = c->derived.output_init_std,
         .quant = spec_quant(c, p->layer, p->arena),

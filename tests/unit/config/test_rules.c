@@ -362,8 +362,10 @@ static const char *const GPT[][2] = {
      "passes them around a ring: use allgather or a2a, or another backend"},
     {"--recompute-granularity full", "needs --recompute-method and --recompute-num-layers"},
     {"--recompute-method block", "needs --recompute-granularity full, not none"},
-    {"--recompute-activations --recompute-modules attn", "shared_experts, layernorm or moe_act"},
+    {"--recompute-activations --recompute-modules attn",
+     "shared_experts, layernorm, moe_act or gdn_norm_out"},
     {"--recompute-granularity selective --recompute-modules mla_up_proj", "needs --multi-latent-attention"},
+    {"--recompute-granularity selective --recompute-modules gdn_norm_out", "or remove gdn_norm_out"},
     {"--no-position-embedding",
      "needs --position-embedding-type rope or yarn, not learned_absolute. For a model "
      "without position embeddings, set --position-embedding-type none"},

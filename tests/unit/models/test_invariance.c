@@ -227,6 +227,21 @@ TEST(recompute_and_split_sweeps_change_nothing) {
     }
 }
 
+TEST(recomputing_gated_norms_changes_nothing) {
+    static const char *const DELTA = "--num-layers 4 --normalization RMSNorm "
+                                     "--experimental-attention-variant gdn --linear-attention-freq 2 "
+                                     "--linear-num-key-heads 2 --linear-num-value-heads 4 "
+                                     "--linear-key-head-dim 8 --linear-value-head-dim 8 "
+                                     "--seq-length 10";
+    const char *again = "--recompute-granularity selective --recompute-modules gdn_norm_out layernorm";
+    for (int k = 0; k < LANE_COUNT; k++) {
+        Result plain = result_of(setup_new("%s %s", DELTA, LANES[k]), false);
+        for (int two = 0; two < 2; two++)
+            expect_same(&plain, result_of(setup_new("%s %s %s", DELTA, LANES[k], again), two), again);
+        free(plain.grads);
+    }
+}
+
 /* ---- vocabulary padding ---- */
 
 static double grad_at(const Registry *r, const Result *x, const Param *p, int64_t i) {

@@ -176,6 +176,23 @@ TEST(offloaded_modules_are_in_the_hosts_memory) {
     }
 }
 
+/* Per layer, in fp32: the norm's output, its factors for each token and head, and the gated output. */
+TEST(a_discarded_gated_norm_is_not_planned) {
+    enum { TOKENS = 64 * 4, HEADS = 4, WIDTH = 16, LAYERS = 2 };
+    size_t slots[2];
+    for (int k = 0; k < 2; k++) {
+        Setup *s =
+            setup_new("--num-layers 4 --hidden-size 64 --seq-length 64 --micro-batch-size 4 --normalization "
+                      "RMSNorm --experimental-attention-variant gdn --linear-attention-freq 2 "
+                      "--linear-num-key-heads 2 --linear-num-value-heads 4 --linear-key-head-dim 8 "
+                      "--linear-value-head-dim 16 %s",
+                      k ? "--recompute-granularity selective --recompute-modules gdn_norm_out" : "");
+        slots[k] = memory_plan_new(&s->config, NULL, NULL).part[MEMORY_slots];
+        setup_free(s);
+    }
+    assert_int_equal(slots[0] - slots[1], LAYERS * (2 * TOKENS * HEADS * WIDTH + TOKENS * HEADS) * 4);
+}
+
 static size_t slot_of_run(const char *modules) {
     Setup *s =
         setup_new("--num-layers 3 --hidden-size 64 --seq-length 64 --micro-batch-size 4 --num-experts 4 "
