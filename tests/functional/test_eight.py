@@ -108,8 +108,8 @@ assert ran == ["new", "refused"] and [verdict for verdict, _ in table.values()] 
 OTHER.write_text("long 2 1000 bench comm --ranks {gpus}\nnew 2 5 bench comm --ranks {gpus}\n")
 ran, table = eight("--limit", 500, status=1, names=OTHER)
 assert ran == [] and table["long"] == ("no time", "needs about 1000 s") and table["new"][0] == "pass", table
-OTHER.write_text("late 2 0.05 validate --ranks {gpus}\n")  # --limit stops it
-assert eight("--limit", 0.1, status=1, names=OTHER)[1]["late"][0] == "no time"
+OTHER.write_text("late 2 0.5 validate --ranks {gpus}\n")  # takes 2 s
+assert eight("--limit", 1.5, status=1, names=OTHER)[1]["late"][0] == "no time"
 done = subprocess.run([ROOT / "bench/eight", "--build", "missing"], capture_output=True, text=True)
 assert done.returncode == 1 and "there is no missing/isotron: build it" in done.stderr, done
 
