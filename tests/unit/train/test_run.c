@@ -80,8 +80,8 @@ TEST(the_plan_is_what_the_run_takes) {
         "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
         "--cpu-offloading-num-layers 2",
         "--bf16 --optimizer-cpu-offload --optimizer-offload-fraction 0.5",
-        "--fine-grained-activation-offloading --offload-modules attn_norm qkv_linear core_attn mlp_norm "
-        "--min-offloaded-tensor-size 100",
+        ("--fine-grained-activation-offloading --offload-modules attn_norm qkv_linear core_attn mlp_norm "
+         "--min-offloaded-tensor-size 100"),
     };
     for (size_t k = 0; k < 2 * sizeof WORDS / sizeof *WORDS; k++) {
         Setup *s =
