@@ -13,7 +13,7 @@ for name in ("docs", "bench/results"):
 DOCUMENTS = WORK / "docs/performance.md", WORK / "README.md"
 script = (ROOT / "tools/bench_table").read_text()
 SECTIONS = re.findall(r'"([\w-]+)": \w+_table\b', script)
-assert len(SECTIONS) == 16, SECTIONS
+assert len(SECTIONS) == 17, SECTIONS
 for path in DOCUMENTS:
     path.write_text("Before.\n" + "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in SECTIONS) + "After.\n")
 
@@ -70,7 +70,13 @@ RESULTS = {f"gpu-layout-{name}.json": layout for name in LAYOUTS} | {
     "recipes.json": {"rows": [{"name": "m", "parameters": 8030261248,
                                "layout": {"ranks": 64, "tensor": 4, "pipeline": 4, "context": 1,
                                           "expert": 1, "data": 4},
-                               "global_batch_size": 128, "bubble": 0.012, "bytes": 2**36, "published": "1 TFLOP/s"}]},
+                               "global_batch_size": 128, "bubble": 0.012, "bytes": 2**36, "published": "1 TFLOP/s",
+                               "time": {"step_ms": 1234.5, "tokens_per_second_per_gpu": 999.6, "mfu": 0.4567,
+                                        "ratio": 0.955}}],
+                     "rates": {"date": "2026-12-01T16:00:00Z", "commit": "0123456789ab"},
+                     "scaling": [{"kind": kind, "name": "m", "ranks": 64, "published": 400, "tflops": 400 * ratio,
+                                  "ratio": ratio, "micro": 2, "chunks": 3}
+                                 for kind, ratio in (("weak", 0.9), ("weak", 1.2), ("strong", 1.05))]},
     "cpu-families.json": {"rows": [of_family]},
     "gpu-scaling-2b-weak.json": {"scaling": "weak", "rows": [first, scaled | {"rank": loads}]},
     "gpu-scaling-half.json": {"scaling": "weak", "rows": [first, scaled | {"rank": [loads[0], {"busy_ms": 1.0}]}]},
@@ -133,7 +139,9 @@ for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000
              "libcudnn.so.9", "Ours: `--fast` or as configured.", "| driver | 1.2 |",
              "| `attention/short` | 2 x 1 x 1 x 1 x 8 | 800 | 800, flash | 1.250 (1.200 to 1.300) | - | - | - |",
              "| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) |", "FP8: `--this`; bf16: `--that`.",
-             "| [m](../bench/recipes/m.conf) | 64 | TP4 PP4 DP4 | 64.0 | 1 TFLOP/s |",
+             "| [m](../bench/recipes/m.conf) | 64 | TP4 PP4 DP4 | 64.0 | 1 TFLOP/s | 1234 | 1000 | 45.7 % | 0.95 |",
+             "| weak | m | 64 | 400.0 | 360.0 | -10.0 % | 2 | 3 |",
+             "weak scaling: mean error 15.0 %, worst 20.0 %; strong scaling: mean error 5.0 %, worst 5.0 %.",
              "| half | 2 | 2 | 8 | 1.2 | 50000 | 25000 | 1.5 % | - | - | 97.0 %",  # NVML does not know the second GPU
              "| 2b-weak | 2 | 2 | 8 | 1.2 | 50000 | 25000 | 1.5 % | 1450 | 600 | 97.0 % (96.0 % to 98.0 %) |",
              "Note: 2 ranks share a bus.",
