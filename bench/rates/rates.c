@@ -305,8 +305,8 @@ static void skip(Session *s, const Isolated *end) {
 
 static void leave_out(Session *s) {
     char line[120];
-    snprintf(line, sizeof line, "%d of %d measurements, because %.0f s are over", s->n - s->shared->at, s->n,
-             s->options->most);
+    snprintf(line, sizeof line, "%d of %d measurements, because the limit of %.0f s was reached",
+             s->n - s->shared->at, s->n, s->options->most);
     printf("skipped %s: raise --most-seconds\n", line);
     json_array_append_new(s->skipped, json_string(line));
 }

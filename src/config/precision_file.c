@@ -59,7 +59,7 @@ static const yaml_node_pair_t *find(const Reader *r, const yaml_node_t *mapping,
     return NULL;
 }
 
-/* Refuses nodes that are no mappings, and repeated keys, of which Megatron-LM would use the last. */
+/* Refuses nodes that are not mappings, and repeated keys, of which Megatron-LM would use the last. */
 static bool check_mapping(Reader *r, const yaml_node_t *n, const char *what) {
     if (n->type != YAML_MAPPING_NODE) {
         REFUSE(r, n, "%s must be a mapping.", what);

@@ -252,7 +252,7 @@ static const Field MEMBERS = {"members", 1, RANKS_MOST, 1, true, 0},
 static Err read_time(const json_t *row, Links *l) {
     const char *kind = json_string_value(json_object_get(row, "kind"));
     double members, per_host, bytes, ns;
-    if (!kind) return err_user("'kind' is not a text");
+    if (!kind) return err_user("'kind' is not a string");
     ERR_RETURN(read_field(row, &MEMBERS, &members));
     ERR_RETURN(read_field(row, &PER_HOST, &per_host));
     ERR_RETURN(read_field(row, &BYTES, &bytes));
@@ -265,7 +265,7 @@ static Err read_row(const json_t *root, const json_t *row, Links *l) {
     const char *kind = json_string_value(json_object_get(row, "collective"));
     const json_t *separate = json_object_get(row, "out_of_place"), *ours = json_object_get(row, "ours_us");
     double members, per_host, bytes, ns;
-    if (!kind) return err_user("'collective' is not a text");
+    if (!kind) return err_user("'collective' is not a string");
     if (json_object_get(root, "group"))
         ERR_RETURN(read_field(root, &GROUP, &members));
     else

@@ -1,23 +1,23 @@
-/* Measured times of collectives, and descriptions of links that were not measured. From both, the time of a collective
- * of any size and group is predicted. `bench rates` and `bench comm` write measured times, `plan` reads them.
+/* Predicts the time of a collective of any size and group from measured times, and from descriptions of links that were
+ * not measured. `bench rates` and `bench comm` write measured times; `plan` reads them.
  *
  * A measured time belongs to a kind, a number of members, the number of members per host, and the size of a rank's
- * larger buffer, as in `bench comm`. For members and members per host that were measured, a time is interpolated
- * linearly between sizes. Above the largest size, bytes/s are constant. Below the smallest size b, the time is
+ * larger buffer, as in `bench comm`. If a group with these numbers was measured, its time is interpolated linearly
+ * between sizes. Above the largest size, bytes/s are constant. Below the smallest size b, the time is
  *
  *     t(x) = a + (t(b) - a) x / b
  *
  * The latency a is t(b) if b is at most 64 KiB, otherwise the latency of the description, or 0 without a description.
  *
- * For another number of members n, let m be the next smaller number that was measured on one host or, across hosts,
- * with equal members per host. If there is none, m is the next larger number. Then
+ * For another number of members n, let m be the next smaller number that was measured, on one host or, across hosts,
+ * with the same number of members per host. If there is none, m is the next larger number. Then
  *
  *     t(x, n) = a l(n) / l(m) + (t(x, m) - a) f(n) / f(m)
  *
  * Here f is busbw / algbw (measure/exact.h), for example (n-1)/n. For an all-to-all across hosts it is the fraction of
  * bytes that leave a host. The latency grows with the members, l(n) = n-1, but does not shrink: l(n) = l(m) if n < m.
  *
- * All other times are those of the description. With r members on each of h hosts, a member's share of the host's NICs
+ * All other times follow from the description. With r members on each of h hosts, a member's share of the host's NICs
  * has the bandwidth N = nic * nics / ranks of a host. V is the bandwidth of NVLink. Then
  *
  *     one host        f x / V
@@ -26,9 +26,9 @@
  *                     leave on a different rail: v = (r-1)/n + (n-r)/n (rails-1)/rails
  *     messages        x / V on one host, x / min(N, V) across hosts
  *
- * and a latency: a ring of an all-gather, reduce-scatter, all-to-all or broadcast has h-1 steps between hosts and n-h
- * steps in hosts. An all-reduce adds along a ring in a host and a binary tree of hosts, and returns: 2 (r-1) steps in
- * hosts and 2 log2 h steps between them, rounded up. A message has one step.
+ * plus the latency of the steps. An all-gather, reduce-scatter, all-to-all or broadcast is a ring with h-1 steps between
+ * hosts and n-h steps in hosts. An all-reduce adds along a ring in each host and a binary tree of hosts, and then
+ * returns the sum: 2 (r-1) steps in hosts and 2 log2 h steps between them, rounded up. A message has one step.
  *
  * A prediction never increases if bytes or a measured time decrease, or if a described bandwidth increases. */
 #pragma once

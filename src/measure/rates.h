@@ -1,5 +1,5 @@
-/* Measured times of ops on a device, from which the time of a call of any size is predicted. `bench rates` writes the
- * file, `plan --rates` reads it.
+/* Predicts the time of an op of any size from times measured on a device. `bench rates` writes the file with these
+ * times; `plan --rates` reads it.
  *
  * A rate's name is an op, the type of its first operand, and properties of the call that select a kernel. Examples are
  * "linear BF16 fixed" (sums in a fixed order), "fp8_gemm FP8 blocks" and "attention_grad BF16 causal deterministic". A
@@ -10,19 +10,20 @@
  *     attention       [queries * heads * samples, keys, head dim]; a window of w keys counts as 2 w keys if causal
  *     any other op    [bytes] (work_bytes)
  *
- * A time by bytes is interpolated linearly between measured sizes. Above the largest size, bytes/s are constant. Below
- * the smallest size too, but no time is below the shortest time in the file.
+ * A time by bytes is interpolated linearly between measured sizes. Below the smallest and above the largest size,
+ * bytes/s are constant, but no time is below the shortest time in the file.
  *
  * Other ops have a roofline with measured efficiencies. Let f(x) be the product of all x_i + tile, except that the tile
- * is not added to the number of experts. f(x) has terms for a GEMM's FLOPs, memory traffic and latency. The tile is 128,
- * the side of a tile, on a GPU, and 8, the number of floats in a vector, on a CPU. The estimate is f(x) times the sum of all measured times divided by the sum of their f. Each measured time
- * t(p) limits the estimate. If larger calls are at least as efficient, then
+ * is not added to the number of experts. f(x) has terms for a GEMM's FLOPs, memory traffic and latency. On a GPU, the
+ * tile is 128, the side of a tile; on a CPU, it is 8, the number of floats in a vector. The estimate is f(x) times the
+ * sum of all measured times, divided by the sum of their f. Each measured time t(p) limits the estimate. If larger calls
+ * are at least as efficient, then
  *
  *     t(x) <= t(p) f(max(x, p)) / f(p), and t(x) >= t(p) f(min(x, p)) / f(p), with elementwise max and min.
  *
- * Finally, the estimate is limited to the times measured for sizes that are nowhere larger or nowhere smaller. At a
- * measured size, this is the measured time if measured times increase with size. A prediction never decreases if a size
- * or a measured time increases.
+ * Finally, the estimate is at least the time of every measured size that is not larger in any number, and at most the
+ * time of every measured size that is not smaller in any number. If measured times increase with size, the result at a
+ * measured size is thus the measured time. A prediction never decreases if a size or a measured time increases.
  *
  * An op without rates takes its roofline time, max(bytes / bytes per s, FLOPs / FLOP/s of a large GEMM). */
 #pragma once

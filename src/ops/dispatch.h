@@ -17,8 +17,8 @@ typedef struct Dispatch {
  * the routing (R), each rank computes the rows of its experts, and the result is a partial sum. */
 Dispatch op_dispatch(Tape *, const Routing *, int64_t experts, DispatchAttr);
 /* Returns the number of copies that a dry run's experts receive (RunContext.experts_share). `copies` is an equal share.
- * If each of `ranks` ranks has tokens with these rows [s,b,k], the result is limited by the fact that a token has at
- * most one copy for each of this rank's `experts` experts. */
+ * Each of `ranks` ranks has tokens with these rows [s,b,k]. The result is limited, because a token has at most one copy
+ * for each of this rank's `experts` experts. */
 int64_t dispatch_expected(const Tape *, int64_t copies, const Tensor *row, int64_t ranks, int64_t experts);
 /* Copies x_sbh [s,b,h] to the experts' rows, and returns the rows [r,1,h]. A row without a token is zero. */
 Tensor *op_permute(Tape *, Tensor *x_sbh, const Dispatch *);

@@ -130,8 +130,8 @@ Tensor *op_arrive(Tape *t, Moving m) {
 static int64_t part_of(int64_t rows, int parts, int i) { return rows * (i + 1) / parts - rows * i / parts; }
 
 /* Counts the rows sent to and received from each EP rank. A dry run receives `expected` rows. Without a capacity,
- * a->arriving becomes the maximum number of rows that any rank in this rank's expert-tensor-parallel group receives,
- * because the group will then gather these rows. */
+ * the expert-tensor-parallel group will gather the rows that its ranks receive, so a->arriving becomes the largest number
+ * of rows in the group. */
 static void count_rows(Tape *t, const Tensor *all, int64_t n, int64_t expected, Arrival *a) {
     const Mesh *m = &tape_context(t)->layout->mesh;
     const int etp = m->size[AXIS_ETP], ep = m->size[AXIS_EP], me = m->coordinate[AXIS_EP];

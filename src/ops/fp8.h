@@ -71,10 +71,10 @@ typedef struct Quantiser {
     struct QuantKept *kept; /* the weight's FP8 values for all passes of a step */
 } Quantiser;
 
-/* Returns NULL if spec.format is QUANT_OFF after spec.rules were applied. If the weight has a quantizer, returns it: heads share a weight. `name` is the layer's name. Registers the quantizer's state
- * (param/state.h): at the end of a step, delayed scales are computed from the amaxes of all ranks in the pipeline
- * stage. Every rank holds the states of all experts. With keep_weights, the weight is cast whenever parameters
- * change, unless GEMMs are emulated. */
+/* Returns NULL if spec.format is QUANT_OFF after spec.rules have been applied. If the weight has a quantizer, returns
+ * it: heads share a weight. `name` is the layer's name. Registers the quantizer's state (param/state.h): at the end of a
+ * step, delayed scales are computed from the amaxes of all ranks in the pipeline stage. Every rank holds the states of
+ * all experts. With keep_weights, the weight is cast whenever parameters change, unless GEMMs are emulated. */
 const Quantiser *quantize_new(Registry *, const char *name, Param *weight, QuantSpec);
 /* Returns the reason why a layer's GEMMs, with x [rows, in] and w [out, in] on this rank, are emulated. The
  * text can be used as the end of a message. Returns NULL if the GEMMs are not emulated. */

@@ -110,9 +110,9 @@ static Tensor piece_table(const Optimizer *o, int bucket, int64_t n) {
     return tensor_make(o->pieces + o->of_bucket[bucket].first, I64, 2, (int64_t[]){n, PIECE_WORDS});
 }
 
-/* Adds a piece, which is relative to the start of this rank's part of the bucket, to the last chunk if the chunk stays
- * below HOST_CHUNK elements, and otherwise to a new chunk. Chunks do not overlap, because the next one is copied while
- * one is updated. */
+/* Adds a piece to the last chunk if the chunk then has at most HOST_CHUNK elements, and otherwise to a new chunk. The
+ * piece is relative to the start of this rank's part of the bucket. Chunks do not overlap, because the next one is
+ * copied while one is updated. */
 static void add_to_chunks(OffloadedPart *h, int bucket, int64_t origin, FlatPiece *piece, int64_t number) {
     enum { HOST_CHUNK = 1 << 20 };
     HostChunk *c = h->n ? &h->chunks[h->n - 1] : NULL;

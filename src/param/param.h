@@ -161,8 +161,8 @@ static inline bool grad_is_unwritten(const Tensor *main_grad) { return !(main_gr
 
 enum { PARAM_ALIGN = 64 };
 
-/* A rank's part of a buffer: elements [begin, end) of the registry's flat layout, which begin at element `at` of the
- * rank's buffer or, if `on_host` is true, of the buffer's part in host memory. */
+/* A rank's part of a buffer: elements [begin, end) of the registry's flat layout. They begin at element `at` of the
+ * buffer's part in host memory if `on_host` is true, and otherwise of the rank's buffer. */
 typedef struct FlatRange {
     int64_t begin, end, at;
     bool on_host;
@@ -243,10 +243,10 @@ void registry_mark_matrices(Registry *);
  * otherwise, sets it for all other trained weights. Excludes weights with a flag in `except`. Call this
  * function after registry_mark_matrices and before registry_allocate. */
 void registry_mark_rescaled(Registry *, bool matrices, unsigned except);
-/* Sets PARAM_OFFLOADED for trained weights, in the order in which a backward pass completes their gradients, as long as
- * they contain at most this fraction of all trained elements. Call this function before registry_allocate, and after
- * weights have been frozen. If storage is not 16-bit, there are no separate masters, and only optimizer state
- * is offloaded. */
+/* Visits trained weights in the order in which a backward pass completes their gradients. Sets PARAM_OFFLOADED for each
+ * weight, unless the offloaded weights would then contain more than this fraction of all trained elements. Call this
+ * function after weights have been frozen, and before registry_allocate. If storage is not 16-bit, there are no separate
+ * masters, and only optimizer state is offloaded. */
 void registry_mark_offloaded(Registry *, double fraction);
 /* Begins a unit, a set of parameters that are used together, such as a layer. At stage 3, a unit's values are gathered
  * together. */

@@ -1,9 +1,9 @@
 /* Predicts how long a run takes and what it costs, from the step's time and the rate of failures.
  *
- * Failures of the run are independent, and their mean distance is M = gpu_failure_hours / ranks. A checkpoint takes
- * d = save_seconds, and a restart R. If a checkpoint is written after each t seconds of training, Daly's model (J. T.
- * Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, 2006, equation 20) includes lost
- * steps, and failures during saves and restarts. The fraction of the time that adds steps is
+ * Failures of the run are independent, and the mean time between them is M = gpu_failure_hours / ranks. A checkpoint
+ * takes d = save_seconds, a restart R = restart_seconds, and a checkpoint is written after every t seconds of training.
+ * Daly's model (J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, 2006, equation
+ * 20) includes lost steps, and failures during saves and restarts. The fraction of the time that adds steps is
  *
  *     goodput = t / (M exp(R / M) (exp((t + d) / M) - 1))
  *

@@ -211,7 +211,7 @@ static void record_stage(Trace *t, const RunPlan *p, const Device *target, int s
     if (r.comm) comm_observe(r.comm, &observer);
     Trainer *trainer = trainer_new(p->config, NULL, r.comm, null);
     null->observer = record_call, null->observer_arg = &r;
-    /* In the first step, the buckets do not know yet which of their passes have attention ops. */
+    /* The first step determines which passes of the buckets have attention ops. */
     if (r.comm && p->config->overlap_with_attention) trainer_dry_step(trainer, pipeline_unit(p->config));
     r.records = true;
     trainer_dry_step(trainer, microbatches);

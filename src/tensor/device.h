@@ -127,7 +127,7 @@ void device_event_free(Device *, DeviceEvent *);
 void device_copy_async(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
 void device_wait_event(Device *, DeviceEvent *);
 
-/* Returns once the last copy with the event has finished, and the host may use its host memory. */
+/* Waits until the last copy with the event has finished. The host may then use the copy's host memory. */
 void device_finish_event(Device *, DeviceEvent *);
 
 /* A stream runs a library's work in order. The library receives the stream's handle. Work on the stream begins

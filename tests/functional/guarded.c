@@ -1,7 +1,7 @@
 /* A build of the program that runs the CPU's kernels on a device whose memory the host cannot access, like a GPU's.
- * Addresses of this device are inaccessible pages; only kernels and the device's copies get the real memory behind
- * them. Therefore the program crashes if host code accesses device memory without a view, if an op gets host memory
- * that is not pinned, or if an op accesses memory outside its operands.
+ * Addresses of this device are inaccessible pages; only kernels and the device's copies get the real memory. The
+ * program therefore crashes in these cases: host code accesses device memory without a view, an op gets host memory that
+ * is not pinned, or an op accesses memory outside its operands.
  *
  * Asynchronous copies are executed as late as possible, so that code that does not wait for them finds the
  * old content. A stream-ordered copy from pinned host memory reads it only at the next wait, and a copy to

@@ -11,7 +11,7 @@ SCALES = ["--use-mup", "--mup-base-hidden-size", 24, "--decoupled-lr", 4e-3, "--
 ZERO = ["--ranks", 2, "--use-distributed-optimizer"]
 EXPERTS = ["--num-experts", 4, "--disable-bias-linear", "--expert-model-parallel-size", 2]
 RUNS = {
-    # on the second rank, weights are not primary between others that are
+    # on the second rank, some weights that are not primary lie between primary ones
     "fp64": ["--fp64", *SCALES, "--log-params-norm", "--log-num-zeros-in-grad", "--ranks", 2,
              "--tensor-model-parallel-size", 2],
     "exact": ["--lane", "exact", "--calculate-per-token-loss", *ZERO],

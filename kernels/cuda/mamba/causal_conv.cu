@@ -1,9 +1,10 @@
 /* Computes the ops of kernels/cpu/causal_conv.c, which contains the formulas.
  *
- * A thread computes adjacent channels of several positions, and each value is read from memory once. Forward, the warps
- * of a block compute adjacent positions, so the inputs that they share are in the L1 cache. Backward, a thread computes
- * many consecutive positions. It keeps the last inputs and gradients of `pre` in registers, and the sums of dw and
- * dbias. A block adds the sums of its warps, and a second kernel adds those of all blocks.
+ * A thread computes adjacent channels of several positions, and each value is read from memory once. In the forward
+ * pass, the warps of a block compute adjacent positions, so the inputs that they share are in the L1 cache. In the
+ * backward pass, a thread computes many consecutive positions. It keeps the last inputs, the last gradients of `pre`, and
+ * the sums of dw and dbias in registers. A block adds the sums of its warps, and a second kernel adds those of all
+ * blocks.
  *
  * The number of instructions limits both kernels as much as the bandwidth does. Most positions use all inputs, so code
  * for these positions has no conditions. */

@@ -2,8 +2,8 @@
  *
  * A unit is one group of a row. A team of threads keeps a unit in registers, so that each value is read from memory
  * once. Units that do not consist of aligned vectors, or do not fit into the registers, are processed in pieces, and
- * read twice. Backward, a team processes the same group of many rows, loads the next unit while it computes, and adds
- * dgain in registers. A second kernel adds the teams' sums. */
+ * read twice. In the backward pass, a team processes the same group of many rows, loads the next unit while it computes,
+ * and adds dgain in registers. A second kernel adds the teams' sums. */
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/logistic.cuh"
 #include "kernels/cuda/mamba/mamba.cuh"

@@ -251,7 +251,7 @@ static __device__ __forceinline__ void multiply_fast(float (&sum)[COLUMNS / 8][4
     if (before) free_slice(before);
 }
 
-/* Frees the slices of a tile that is outside of the result. */
+/* Frees the slices of a tile outside the result. */
 template <Kind kind, Sums sums>
 static __device__ __forceinline__ void skip_slices(const Pair &p, Slices<kind, sums> &at) {
 #pragma unroll 1
