@@ -626,7 +626,7 @@ rounded("lane", "--lane exact")
 rounded("fp8_format", FP8.replace("hybrid", "e4m3"), like="--num-layers 3 --lane fp32 --lr 1e-3")
 
 
-@row("te_precision_config_file", "a recipe for all layers but the ends")
+@row("te_precision_config_file", FP8 + PRECISION)
 def check_precision_file(program, quick):
     other = program.words(FP8 + "--fp8-recipe tensorwise --first-last-layers-bf16")
     expect(bits(program.pretrain(program.words(FP8 + PRECISION))) == plain(program, *other),
