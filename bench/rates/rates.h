@@ -1,8 +1,8 @@
-/* Measures the rates (measure/rates.h) and links (measure/links.h) of a device: every row of kernels/cases.def in each of
- * its sizes, GEMMs and attention over a grid of sizes, the rooflines, and the host's time for starting an op. Links are
- * copies between host memory and the device and, if there are several ranks, collectives. A separate process measures
- * ops. If it fails, the call is skipped and reported, and a new process continues. The file is written every ten
- * seconds. */
+/* Measures the rates (measure/rates.h) and links (measure/links.h) of a device. Rates are those of every row of
+ * kernels/cases.def in each of its sizes, and of GEMMs and attention over a grid of sizes. The rooflines and the host's
+ * time for starting an op are also measured. Links are copies between host memory and the device and, if there are
+ * several ranks, collectives. A separate process measures ops. If it fails, the call is skipped and reported, and a new
+ * process continues. The file is written every ten seconds. */
 #pragma once
 
 #include "base/err.h"

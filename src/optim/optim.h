@@ -37,8 +37,8 @@ typedef struct HostChunk {
 
 enum { HOST_SIDES = 2 };
 
-/* The parameters that the host updates. While it updates one chunk, copies of the next chunk's gradients and of the
- * previous chunk's values may run, so there are two sides of pinned memory. */
+/* The parameters that the host updates. While it updates a chunk, the next chunk's gradients and the previous chunk's
+ * values may be copied, so there are two sides of pinned memory. */
 typedef struct OffloadedPart {
     Device *cpu;
     HostChunk *chunks;

@@ -29,8 +29,8 @@ int candidate_level(RecomputeGranularity);
 Seeker seeker_new(const Config *, const Device *target, size_t available);
 /* Plans the run, and returns whether it fits into the memory. The options must have passed the rules. */
 bool seeker_fits(const Seeker *, const Config *, RunPlan *);
-/* Lists the candidates. All sizes are powers of two, with two exceptions: the pipeline size, which is at most
- * the number of layers plus embedding and head, and the data-parallel size that follows from --ranks. */
+/* Lists the candidates. All sizes are powers of two, except the data-parallel size that follows from --ranks, and the
+ * pipeline size. The latter is at most the number of layers plus embedding and head. */
 Candidate *candidates_list(const Config *, int64_t node, int64_t *n);
 int64_t candidate_micro_most(const Config *);
 

@@ -23,7 +23,8 @@ typedef struct RunTerms {
     int64_t save_interval; /* steps; I64_UNSET: the best */
 } RunTerms;
 
-/* Intervals are in steps. Without gpu_failure_hours, `goodput` is 1. Amounts that do not follow from the terms are NaN. */
+/* Intervals are in steps. Without gpu_failure_hours, `goodput` is 1. If an amount does not follow from the terms, it is
+ * NaN. */
 typedef struct RunCost {
     double failure_hours; /* mean time between failures of the run */
     int64_t best_interval, interval;

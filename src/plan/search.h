@@ -36,8 +36,8 @@ typedef struct FoundLayout {
 
 typedef struct Search {
     /* The best layout for each number of ranks and each choice of tensor-, context- and pipeline-parallel sizes. The
-     * layouts are sorted by ranks, recomputation, ZeRO stage and bubble percentage, all ascending. With rates, the best
-     * layout also for each expert-parallel size, sorted by the step's time. */
+     * layouts are sorted by ranks, recomputation, ZeRO stage and bubble percentage, all ascending. With rates, there is
+     * also one for each expert-parallel size, and the layouts are sorted by the step's time. */
     FoundLayout found[SEARCH_MOST];
     int n;
     int64_t tries;       /* number of layouts whose rules and memory were checked */
@@ -53,9 +53,9 @@ typedef struct Search {
 /* Tries up to `node` tensor-parallel ranks, SEARCH_CONTEXT context-parallel ranks, and SEARCH_MICRO samples
  * per microbatch, or more if the options set a larger number. */
 Search plan_search(const Config *, const Device *target, size_t available, int64_t node);
-/* Simulates the steps of layouts in the order of a lower bound on their times, until no bound is below the time of the
- * last layout of the list. The bound is the time of a rank that has all layers, without operations of data and pipeline
- * parallelism. It is divided by the number of pipeline ranks and increased by the bubble of equal passes. Returns an
- * error if no rates exist for any layout that fits. */
+/* Simulates the steps of layouts in ascending order of a lower bound on their times, until no bound is below the time
+ * of the last layout in the list. The bound is the time of a rank that has all layers, without operations of data and
+ * pipeline parallelism. It is divided by the number of pipeline ranks and increased by the bubble of equal passes.
+ * Returns an error if no rates exist for any layout that fits. */
 Err plan_search_fastest(const Config *, const Device *target, size_t available, int64_t node, const Rates *,
                         Search *);

@@ -142,7 +142,7 @@ near(good, tokens=64, step_tflop=model_tflop, tokens_per_second=64 / seconds,
 assert "ratio" not in broken and "ended with 3" in broken["peer"][0]["failed"], broken
 assert "alone" not in str(good["ours"][1]["result"]["gemm"].keys()) and good["provenance"]["peer_torch"] == "t"
 assert "left out" in race("step", *confs, *common, "--rounds", 1, "--limit", -1, status=1).stdout
-# A configuration that is left out because of the time is not a failure; a turn that takes too long, is.
+# A configuration that is left out for lack of time is not a failure, but a turn that takes too long is one.
 slow = [WORK / "bench.conf", WORK / "slow.conf", WORK / "late.conf"]
 for path in slow[1:]:
     path.write_text((WORK / "bench.conf").read_text())

@@ -1,5 +1,5 @@
-"""bench/eight, with small models on a CPU: an interrupted run continues without repeating a part, a part that cannot
-run is a failure, and verdicts follow the results. EIGHT_GPUS is the number of ranks; with 8, all parts run."""
+"""Runs bench/eight with small models on a CPU. An interrupted run continues without repeating a part, a part that
+cannot run is a failure, and verdicts follow the results. EIGHT_GPUS is the number of ranks; with 8, all parts run."""
 import os
 import re
 import signal

@@ -1,6 +1,6 @@
-"""Offloading activations of layers or modules to host memory leaves runs bitwise equal: in every lane, with
-dropout, experts and several ranks, with an evaluation between steps, and with CUDA graphs. The plan predicts their
-memory, on a GPU to within 3 %."""
+"""Offloading activations of layers or modules to host memory leaves runs bitwise equal. The runs use every
+lane, dropout, experts, several ranks, an evaluation between steps, and CUDA graphs. The plan predicts their memory, on
+a GPU to within 3 %."""
 import re
 
 from harness import *

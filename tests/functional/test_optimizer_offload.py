@@ -1,6 +1,6 @@
-"""--optimizer-cpu-offload leaves runs on a CPU bitwise equal, in every lane and layout: with clipping, loss scaling and
-muP, when the run resumes with or without it, with and without overlapped copies. The plan states the moved bytes. On a
-GPU, the CPU's update of a parameter differs from the GPU's by rounding."""
+"""--optimizer-cpu-offload leaves runs on a CPU bitwise equal, in every lane and layout. The runs use clipping, loss
+scaling, muP, and copies with and without overlap, and resume with or without the option. The plan states the moved
+bytes. On a GPU, the CPU's update of a parameter differs from the GPU's by rounding."""
 import math
 import re
 

@@ -2,9 +2,9 @@
  * program's sources contain no hooks. `isotron_mutants --mutant ID COMMAND ...` runs a command with the bug,
  * as does ISOTRON_MUTANT=ID in the environment; --mutant list prints all bugs.
  *
- * Most bugs affect only runs on several ranks: the reference run on one rank is correct. Bugs of the family
- * "comparator" are in the comparison itself, and those of "option", "dataset" and "plan" are found by independent
- * references; these four kinds affect every run. Calls inside one object file are not replaced. */
+ * Most bugs affect only runs on several ranks: the reference run on one rank is correct. Bugs of the families
+ * "comparator", "option", "dataset" and "plan" affect every run. A bug of "comparator" is in the comparison itself;
+ * independent references find the others. Calls inside one object file are not replaced. */
 #pragma once
 
 #include <stdbool.h>
