@@ -109,7 +109,9 @@ static double bound_of(Fastest *s, const Try *t, int64_t micro, int level, int f
 static void add(Fastest *s, FoundLayout *f) {
     Seeker *seeker = &s->seeker;
     const Config *c = seeker->config;
-    const int zero_most = f->data * f->context > 1 ? ZERO_MOST : seeker->zero;
+    /* tensor-parallel ranks can hold copies of experts */
+    const bool shares = f->data * f->context > 1 || (f->expert_tensor && f->expert_tensor < f->tensor);
+    const int zero_most = shares ? ZERO_MOST : seeker->zero;
     f->zero = zero_most;
     if (candidate_least_state(seeker, f) > (double)seeker->available) return;
     if (c->derived.global_batch_size % (f->micro * f->data) || seeker->tries == SEARCH_LAYOUTS) return;
