@@ -64,11 +64,16 @@ for message, options in REFUSED.items():
     assert message in out, (options, out)
 
 DELAY = 60  # ms
-late = rows_of(clients("--clients", 1, program=os.environ["DRILL_PROGRAM"], DRILL_SERVER=f"request {DELAY}"), 1)
-slow = rows_of(clients("--clients", 1, program=os.environ["DRILL_PROGRAM"], DRILL_SERVER=f"step {DELAY // 4}"), 1)
+# The delays are part of one share. On a busy machine, the engine may compute during a delay: several tries are allowed.
+for attempt in range(4):
+    late = rows_of(clients("--clients", 1, program=os.environ["DRILL_PROGRAM"], DRILL_SERVER=f"request {DELAY}"), 1)
+    slow = rows_of(clients("--clients", 1, program=os.environ["DRILL_PROGRAM"], DRILL_SERVER=f"step {DELAY // 4}"), 1)
+    shares = late[3]["http"] * late[3]["us"], slow[3]["scheduler"] * slow[3]["us"]
+    least = 0.9e3 * EACH * DELAY, 0.9e3 * EACH * NEW * (DELAY // 4)
+    if shares[0] >= least[0] and shares[1] >= least[1]:
+        break
+else:
+    raise AssertionError((shares, least, late[3], slow[3]))
 assert min(late[0]["samples_us"]) >= DELAY * 1e3 > 2 * late[1]["us"], late
-# The delays are part of one share. The engine may still end a pass during a delay.
-for part, row, delays in (("http", late[3], EACH * DELAY), ("scheduler", slow[3], EACH * NEW * (DELAY // 4))):
-    assert row[part] * row["us"] >= 0.9 * delays * 1e3, row
 assert late[3]["scheduler"] < late[3]["http"] and slow[3]["http"] < slow[3]["scheduler"], (late, slow)
 assert slow[1]["us"] > DELAY / 8 * 1e3, slow

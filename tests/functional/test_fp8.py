@@ -137,7 +137,7 @@ assert said.count("note: no layer matches ") == 1 and "matches '*.layers.9.*' in
 
 SMALL = ["--num-layers", 1, "--hidden-size", 64, "--ffn-hidden-size", 64, "--vocab-size", 100, "--seq-length", 16,
          "--max-position-embeddings", 16]
-configurations = sorted((ROOT / "bench" / "train").glob("*fp8*.conf"))
+configurations = sorted((ROOT / "bench" / "train").glob("*layers-fp8*.conf"))
 assert configurations, "no configuration with FP8"
 for conf in configurations:
     in_bf16 = conf.read_text().splitlines()[1].lstrip("#").split()

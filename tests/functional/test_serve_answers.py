@@ -344,7 +344,8 @@ while min(took) > TIMEOUT + 0.5 and len(took) < 6:
     took.append(time.monotonic() - began)
 assert TIMEOUT - 0.01 < min(took) < TIMEOUT + 0.5, took
 
-# Times: a request that waits for 0.3 s, and then runs.
+# Times: a request that waits for 0.3 s, and then runs. The time in the queue begins a little later, when the engine
+# receives the request.
 before, began = settled(server), time.monotonic()
 whole = server.send(COMPLETE, **ASK)
 server.wait(num_requests_waiting=1)
@@ -353,7 +354,8 @@ order("/resume")
 assert received(whole)[0] == 200
 told, took = changes(server, before), time.monotonic() - began
 for name in "request_queue_time", "time_to_first_token", "e2e_request_latency":
-    assert 0.3 <= told[f"{name}_seconds_sum"] <= took and told[f"{name}_seconds_count"] == 1, (name, told, took)
+    least = 0.25 if name == "request_queue_time" else 0.3
+    assert least <= told[f"{name}_seconds_sum"] <= took and told[f"{name}_seconds_count"] == 1, (name, told, took)
     assert told[f'{name}_seconds_bucket{{le="0.25"}}'] == 0 and (took > 1
         or told[f'{name}_seconds_bucket{{le="1"}}'] == 1), told
 assert 0 < told["inter_token_latency_seconds_sum"] <= told["e2e_request_latency_seconds_sum"] - told[
