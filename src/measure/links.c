@@ -307,11 +307,17 @@ Err links_add(const char *path, const json_t *root, Links *l) {
 Err links_read(const char *path, Links *l) {
     Str text = {0};
     Err e = file_read_stream(path, &text);
+    const int n = l->n;
+    const bool described = l->described;
     if (!e.code) {
         json_t *root = json_loadb(text.s ? text.s : "", text.len, JSON_REJECT_DUPLICATES, NULL);
         e = links_add(path, root, l);
         json_decref(root);
     }
+    if (!e.code && l->n == n && l->described == described)
+        e = err_user("%.300s contains neither times of links nor a description of hosts: measure links with "
+                     "'isotron bench comm --json FILE'",
+                     path);
     str_free(&text);
     return e;
 }

@@ -15,7 +15,8 @@ double tokens_parse(const char *text) {
     char *end;
     const double n = strtod(text, &end);
     for (size_t i = 0; i < sizeof UNITS / sizeof *UNITS; i++)
-        if (end != text && !strcmp(end, UNITS[i].suffix) && n > 0 && isfinite(n * UNITS[i].unit))
+        if (end != text && !strpbrk(text, "xX") && !strcmp(end, UNITS[i].suffix) && n > 0 &&
+            isfinite(n * UNITS[i].unit))
             return n * UNITS[i].unit;
     return NAN;
 }

@@ -307,7 +307,10 @@ TEST(damaged_files_are_refused) {
     Links l = {.n = 0};
     assert_ok(read_text(&l, DESCRIPTION));
     assert_non_null(strstr(read_text(&l, DESCRIPTION).msg, "this is the second description of hosts"));
-    assert_ok(read_text(&l, "{\"rates_version\": 1, \"rates\": []}"));
+    static const char *const EMPTY[] = {"{\"rates_version\": 1, \"rates\": []}",
+                                        "{\"links\": [], \"rows\": []}"};
+    for (size_t i = 0; i < sizeof EMPTY / sizeof *EMPTY; i++)
+        assert_non_null(strstr(read_text(&l, EMPTY[i]).msg, "contains neither times of links nor a"));
     links_free(&l);
 }
 
