@@ -103,7 +103,6 @@ TEST(every_choice_that_is_offered_can_be_used) {
     }
 }
 
-/* Some FP8 options may remain in a configuration file when the command line switches FP8 off. */
 /* A backward pass runs with a forward pass, if the schedule and the gradients' memory permit this. */
 TEST(overlapped_experts_interleave_microbatches) {
     static const struct {
@@ -134,6 +133,7 @@ TEST(overlapped_experts_interleave_microbatches) {
     }
 }
 
+/* Some FP8 options may remain in a configuration file when the command line switches FP8 off. */
 TEST(fp8_options_go_with_a_format) {
     static const char *const KEEPING[] = {
         "--fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 0",
