@@ -441,7 +441,7 @@ static const Arg RATES_ROWS[] = {
     ARG_ROW(RatesOptions, bench.seconds, "seconds", ARG_F64, "20",
             "Target for the total time of warm-ups and rounds; each call runs at least 3 rounds of 5 ms."),
     ARG_ROW(RatesOptions, bench.most, "most-seconds", ARG_F64, "140",
-            "Leave out what is not measured after this many seconds; 0 = no limit."),
+            "Time limit in seconds; later measurements are skipped. 0 = no limit."),
     ARG_ROW(RatesOptions, bench.deterministic, "no-deterministic-mode", ARG_OFF, "on",
             "Do not measure the ops of --deterministic-mode that take a different time."),
     ARG_ROW(RatesOptions, tuning, "gemm-tuning", ARG_ENUM, "off",

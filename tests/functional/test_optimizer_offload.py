@@ -88,4 +88,4 @@ for name, options in RUNS.items() if "cuda" not in OPTIONS else ():
         pretrain(data, save, *options, *first, "--exit-interval", 6)
         got = run(f"{name}, after {first}", *options, *then, "--load", save, save=save)
         assert got[0] == want[0] and got[1] == want[1][6:], f"{name}, from {first} to {then}: other numbers"
-    print(f"{name}: the same bits with offloaded optimizer state")
+    print(f"{name}: bitwise equal with offloaded optimizer state")
